@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use crate::closing;
 use crate::counters::Why;
 use crate::deferred_output;
 use crate::draining;
+use crate::duplicates;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
@@ -33,8 +35,8 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             let Some(mut guard) = set.take() else {
                 return defer_close(entry, fd);
             };
-            if let Some(second) = hand_back::duplicate_to_report(&guard, fd) {
-                if !hand_back::report_by_duplicate(guard, fd, second) {
+            if let Some(second) = duplicates::duplicate_to_report(&guard, fd) {
+                if !duplicates::report_by_duplicate(guard, fd, second) {
                     return defer_close(entry, fd);
                 }
                 guard = set.take()?;
@@ -42,7 +44,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             if !matches!(entry.kind(), Kind::Served | Kind::HandedBack) {
                 return None;
             }
-            hand_back::close(set, &mut guard, entry, fd).then_some(Ok(0))
+            closing::close(set, &mut guard, entry, fd).then_some(Ok(0))
         }
         Kind::Closing => {
             finish_deferred_close(entry);
@@ -186,7 +188,7 @@ pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
 pub(crate) fn is_duplicate(entry: &'static Entry, fd: i32, other: i32) -> bool {
     entry.kind() == Kind::HandedBack
         && (Set::of(entry).and_then(Set::take))
-            .is_some_and(|guard| hand_back::share(&guard, fd, other))
+            .is_some_and(|guard| duplicates::share(&guard, fd, other))
 }
 
 /// Records `to` as another number of the file that `from` refers to.
@@ -213,7 +215,7 @@ pub(crate) fn duplicate(
             if let Some(mut guard) = Set::of(from).and_then(Set::take) {
                 let flags = never_served(from.flags() | SHARED, Why::Duplicated);
                 from.set_kind(Kind::HandedBack, flags);
-                hand_back::share_held(&mut guard, from_fd, to, to_fd);
+                duplicates::share_held(&mut guard, from_fd, to, to_fd);
             }
         }
         Kind::Stream => {

@@ -7,6 +7,7 @@ use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
 use crate::descriptor;
+use crate::duplicates;
 use crate::early_members;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
@@ -399,7 +400,7 @@ fn control_shared(
 ) -> Option<CallResult> {
     drop(guard);
     let other_set = Set::of(entry).and_then(Set::take)?;
-    let generation = hand_back::generation(&other_set, fd);
+    let generation = duplicates::generation(&other_set, fd);
     drop(other_set);
     let mut guard = set.take()?;
     let has_fired = |member: &SharedMember| member.is_named(fd) && member.has_fired();

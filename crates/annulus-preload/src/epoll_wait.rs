@@ -6,10 +6,8 @@
 
 use std::ptr;
 
-use libc::epoll_event;
-
 use crate::config;
-use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
+use crate::connection::{self as flag, EDGE_TRIGGERED};
 use crate::counters::{self, Call, Why};
 use crate::early_members;
 use crate::epoll_ctl;
@@ -19,6 +17,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::poll_cycle::{self, EnterOutcome};
 use crate::receive;
+use crate::reports::{self, EventBuffer};
 use crate::ring_policy;
 use crate::ring_teardown;
 use crate::send;
@@ -27,15 +26,6 @@ use crate::switch;
 use crate::switch_position;
 use crate::sys;
 use crate::young_set::WAITS_BEFORE_RING;
-
-/// The arguments of `epoll_wait`: the program's buffer, and the wait.
-pub(crate) struct EventBuffer {
-    pub(crate) events: *mut epoll_event,
-    pub(crate) max: i32,
-    pub(crate) timeout_ns: Option<u64>,
-    /// The signal set while it sleeps, or null.
-    pub(crate) mask: *const u64,
-}
 
 /// Waits on a set. `None`: passes through to the kernel's set.
 ///
@@ -253,7 +243,7 @@ unsafe fn end_round(
         return Ok(Some(result.unwrap_or(Err(libc::EINTR))));
     }
     // SAFETY: Lent: the caller guarantees these pointers.
-    match unsafe { collect(&mut guard, buffer) } {
+    match unsafe { reports::collect(&mut guard, buffer) } {
         0 => Err(guard),
         filled => Ok(Some(Ok(filled))),
     }
@@ -325,7 +315,7 @@ fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
 
 impl SetGuard {
     /// Returns the events to report of what the library holds of a shared member.
-    fn held_of(&self, shared_member: SharedMember) -> u32 {
+    pub(crate) fn held_of(&self, shared_member: SharedMember) -> u32 {
         let owner_entry = || {
             let entry = fd_table::entry(shared_member.fd)?;
             let set = Set::of(entry).filter(|_| entry.kind() == Kind::HandedBack)?;
@@ -404,252 +394,6 @@ impl SetGuard {
     }
 }
 
-/// Writes ready events to the buffer, as many as fit: those of the library, then those of the kernel's set.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
-    let max = buffer.max as usize;
-    let (mut filled, mut has_handed_back) = (0, false);
-    // SAFETY: Lent: each of them has the contract of this function.
-    unsafe {
-        collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
-        collect_listeners(guard, buffer, &mut filled);
-        collect_shared_members(guard, buffer, &mut filled, &mut has_handed_back);
-    }
-    if !guard.kernel_ready || filled == max {
-        return filled;
-    }
-    let left = max - filled;
-    // SAFETY: Lent: behind those that were written.
-    let from_kernel = unsafe { sys::ready(guard.fd, buffer.events.add(filled), left as i32) };
-    let count = from_kernel.unwrap_or(0).min(left);
-    // Fewer than fit were returned, so these are all. The ring polls again in the next cycle.
-    guard.kernel_ready = count == left;
-    let count = if guard.already_reported.is_empty() {
-        count
-    } else {
-        // SAFETY: Lent: `count` events have been written there.
-        let kept = unsafe { drop_reported(guard, buffer.events.add(filled), count) };
-        if !guard.kernel_ready {
-            // All events that would have been reported twice have been dropped.
-            guard.already_reported.clear();
-        }
-        kept
-    };
-    if !has_handed_back {
-        return filled + count;
-    }
-    // SAFETY: Lent: all of these have been written.
-    unsafe { merge(buffer.events, filled, count) }
-}
-
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn collect_ready(
-    guard: &mut SetGuard,
-    buffer: &EventBuffer,
-    filled: &mut usize,
-    has_handed_back: &mut bool,
-) {
-    let max = buffer.max as usize;
-    let last = guard.ready.1;
-    // Listeners and the kernel's set get their share even where served connections would fill the buffer: every second
-    // event of a buffer for one.
-    let listeners = guard
-        .listeners
-        .iter()
-        .filter(|listener| listener.ready_events != 0);
-    let others = listeners.count() + usize::from(guard.kernel_ready);
-    let reserved = match max {
-        1 => others.min(guard.round as usize & 1),
-        _ => others.min(max / 2),
-    };
-    let limit = max - reserved;
-    while *filled < limit && last != 0 {
-        let Some((fd, entry, mut connection)) = guard.next_ready() else {
-            break;
-        };
-        let edge = connection.events & EDGE_TRIGGERED != 0;
-        let mut report = connection.report();
-        match entry.kind() {
-            Kind::Served if report & flag::OUT != 0 => {
-                send::check_writable(guard, fd, connection);
-                report = connection.report();
-            }
-            Kind::Served => {}
-            // The kernel's set reports everything else.
-            Kind::HandedBack => {
-                report &= connection.held_events();
-                *has_handed_back |= report != 0;
-            }
-            _ => report = 0,
-        }
-        if report != 0 && (!edge || connection.is(flag::EDGE)) {
-            if connection.events & ONESHOT != 0 {
-                report |= oneshot_events(guard, (entry, fd), connection);
-            }
-            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
-            unsafe {
-                buffer.events.add(*filled).write_unaligned(epoll_event {
-                    events: report,
-                    u64: connection.data,
-                });
-            }
-            *filled += 1;
-            connection.clear(flag::EDGE);
-            if connection.events & ONESHOT != 0 {
-                connection.mark(flag::DISABLED);
-            }
-            if !edge {
-                // It may still be ready, or have unread data; it moves behind the others.
-                guard.make_ready(fd, connection);
-            }
-        }
-        if fd as u32 + 1 == last {
-            break;
-        }
-    }
-}
-
-/// Collects all events of a oneshot member that the kernel has by now: an event that arrives a cycle later would not be
-/// reported. A member that was handed back must not be reported by the kernel's set as well; it is added there again
-/// when the program re-arms it.
-fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
-    let mut events = sys::poll_now(fd, connection.events);
-    if entry.kind() == Kind::HandedBack {
-        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
-    }
-    if connection.is(flag::FULL) && !connection.is(flag::SHUT) {
-        events &= !flag::OUT;
-    }
-    events & (connection.events | flag::ERR | flag::HUP)
-}
-
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
-    let max = buffer.max as usize;
-    if max == 1 && guard.kernel_ready && guard.round & 2 != 0 {
-        return;
-    }
-    for listener in &mut guard.listeners {
-        let report = listener.ready_events & (listener.events | flag::ERR | flag::HUP);
-        if *filled < max && listener.ready_events != 0 {
-            listener.ready_events = 0;
-            if report != 0 {
-                // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
-                unsafe {
-                    buffer.events.add(*filled).write_unaligned(epoll_event {
-                        events: report,
-                        u64: listener.data,
-                    });
-                }
-                *filled += 1;
-            }
-        }
-    }
-}
-
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn collect_shared_members(
-    guard: &mut SetGuard,
-    buffer: &EventBuffer,
-    filled: &mut usize,
-    has_handed_back: &mut bool,
-) {
-    let max = buffer.max as usize;
-    for nth in 0..guard.shared_members.len() {
-        let shared_member = guard.shared_members[nth];
-        let mut report = guard.held_of(shared_member);
-        if *filled < max && report != 0 {
-            if shared_member.events & ONESHOT != 0 {
-                // The kernel's set must not report it once more, and has it again when the program re-arms it.
-                report |= sys::poll_now(shared_member.fd, shared_member.events);
-                shared_member.remove_from(guard.fd);
-            }
-            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
-            unsafe {
-                buffer.events.add(*filled).write_unaligned(epoll_event {
-                    events: report,
-                    u64: shared_member.data,
-                });
-            }
-            guard.shared_members[nth].reported =
-                shared_member.events & (EDGE_TRIGGERED | ONESHOT) != 0;
-            *has_handed_back = true;
-            *filled += 1;
-        }
-    }
-}
-
-/// Drops events that were reported before their member was handed back and added to the kernel's set again.
-///
-/// # Safety
-///
-/// Lent: `count` events have been written.
-unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: usize) -> usize {
-    let mut kept = 0;
-    for at in 0..count {
-        // SAFETY: Lent: `at` is below `count`.
-        let event = unsafe { events.add(at).read_unaligned() };
-        let (mask, data) = (event.events, event.u64);
-        let position = guard
-            .already_reported
-            .iter()
-            .position(|member| member.data == data);
-        let was_reported =
-            position.is_some_and(|nth| mask & !guard.already_reported.swap_remove(nth).events == 0);
-        if !was_reported {
-            // SAFETY: Lent: `kept` is not above `at`.
-            unsafe { events.add(kept).write_unaligned(event) };
-            kept += 1;
-        }
-    }
-    kept
-}
-
-/// Merges the events of each member into one: its buffered bytes, and the events that the kernel reports.
-///
-/// # Safety
-///
-/// Lent: `filled` and then `count` events have been written.
-unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize {
-    let mut kept = filled;
-    for at in filled..filled + count {
-        // SAFETY: Lent: `at` is below `filled + count`.
-        let event = unsafe { events.add(at).read_unaligned() };
-        let data = event.u64;
-        let earlier = (0..filled).find(|&earlier| {
-            // SAFETY: Lent: `earlier` is below `filled`.
-            let earlier = unsafe { events.add(earlier).read_unaligned() };
-            earlier.u64 == data
-        });
-        match earlier {
-            Some(earlier) => {
-                // SAFETY: Lent: `earlier` is below `filled`.
-                unsafe {
-                    let slot = events.add(earlier);
-                    let mut both = slot.read_unaligned();
-                    both.events |= event.events;
-                    slot.write_unaligned(both);
-                }
-            }
-            None => {
-                // SAFETY: Lent: `kept` is not above `at`.
-                unsafe { events.add(kept).write_unaligned(event) };
-                kept += 1;
-            }
-        }
-    }
-    kept
-}
-
 /// Waits on a set that passes through: reports buffered bytes of connections that were handed back, and the kernel's
 /// events.
 ///
@@ -664,12 +408,12 @@ unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
     }
     guard.kernel_ready = true;
     // SAFETY: Lent: the caller guarantees these pointers.
-    let mut filled = unsafe { collect(&mut guard, buffer) };
+    let mut filled = unsafe { reports::collect(&mut guard, buffer) };
     guard.kernel_ready = false;
     if filled == 0 {
         // One slot was reserved for the kernel's set, which had no event.
         // SAFETY: Lent: the contract of [`wait`], which this function has.
-        filled = unsafe { collect(&mut guard, buffer) };
+        filled = unsafe { reports::collect(&mut guard, buffer) };
     }
     if filled == 0 && buffer.timeout_ns == Some(0) {
         return Some(Ok(0));

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Ends serving a descriptor: it is handed back to the kernel, removed from its set, or closed. Received bytes stay
-//! buffered and are read first; queued bytes are sent first; a receive in the kernel is cancelled in the ring's next
-//! enter, before it can complete with data. (Held: the callers have the lock.)
+//! Ends serving a descriptor: it is handed back to the kernel or removed from its set, alone or with all of its set.
+//! Received bytes stay buffered and are read first; queued bytes are sent first; a receive in the kernel is cancelled in
+//! the ring's next enter, before it can complete with data. (Held: the callers have the lock.)
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +11,10 @@ use crate::byte_queue::TakenBytes;
 use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
 use crate::deferred_output;
-use crate::draining::{self, SharedWith};
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
-use crate::epoll_set_list;
 use crate::errno;
 use crate::fd_limit;
-use crate::fd_table::{self, Entry, Kind, SHARED, UNSHARED, never_served};
+use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
@@ -24,12 +22,10 @@ use crate::receive;
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::send;
-use crate::set_members::{AlreadyReported, SharedMember};
-use crate::sockopts;
+use crate::set_members::AlreadyReported;
 use crate::stops;
 use crate::switch;
 use crate::sys;
-use crate::writability;
 
 /// Descriptors of a set that other threads have used; above this number, the whole set passes through.
 const FOREIGN_FDS_MAX: u32 = 64;
@@ -57,7 +53,8 @@ pub(crate) fn count_served(inner: &mut Inner, fd: i32) {
     inner.served += 1;
 }
 
-fn count_unserved(inner: &mut Inner) {
+#[inline]
+pub(crate) fn count_unserved(inner: &mut Inner) {
     inner.served = inner.served.saturating_sub(1);
 }
 
@@ -161,7 +158,7 @@ pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32)
     }
 }
 
-fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
+pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.is(flag::POLLED) {
         inner.cancels.push(poll_cycle::poll_token(fd, connection));
     }
@@ -284,113 +281,6 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
     }
 }
 
-/// Shares what the library holds of a connection that was handed back with its duplicate: received bytes, an error, and
-/// deferred output.
-pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
-    let flags = never_served(SHARED, Why::Duplicated);
-    let holds = |one: &Conn| one.held_events() != 0 || !one.backlog.is_empty();
-    let Some(mut source) = inner.connection(from).filter(holds) else {
-        return entry.set_kind(Kind::Stream, flags);
-    };
-    receive::copy_out(inner, source);
-    entry.set_epoll_set(inner.set_ptr.cast_mut());
-    entry.set_kind(Kind::HandedBack, flags);
-    if let Some(mut duplicate) = inner.connection(to) {
-        duplicate.begin(0, 0);
-        duplicate.flags = source.flags & (flag::FULL | flag::SHUT | flag::TO_SHUT);
-        duplicate.copied_out = source.copied_out.share();
-        duplicate.backlog = source.backlog.share();
-        duplicate.error = source.error;
-        inner.handed_back_count += 1;
-        note_member(to);
-        deferred_output::mark_deferred(inner, to, duplicate);
-    }
-}
-
-/// Returns whether two numbers share what the library holds of their connection, as one is a duplicate of the other.
-pub(crate) fn share(inner: &Inner, fd: i32, second: i32) -> bool {
-    let both = inner.connection(fd).zip(inner.connection(second));
-    fd != second
-        && both.is_some_and(|(one, other)| one.copied_out.is_shared_with(&other.copied_out))
-}
-
-/// Returns the duplicates of a number that share what the library holds of its connection.
-fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
-    let connection = inner.connection(fd);
-    let holders = connection.map_or(0, |connection| connection.copied_out.holders());
-    let others = holders.saturating_sub(1) as usize;
-    // The scan ends with the last one.
-    let numbers = (0..served_max() as i32).filter(|&second| share(inner, fd, second));
-    numbers.take(others).collect()
-}
-
-/// Calls `each` for a connection and its duplicates that share what the library holds of it.
-pub(crate) fn for_each_duplicate(
-    inner: &mut Inner,
-    fd: i32,
-    mut each: impl FnMut(&mut Inner, i32, Conn),
-) {
-    let mut all = duplicates(inner, fd);
-    all.push(fd);
-    for fd in all {
-        if let Some(connection) = inner.connection(fd) {
-            each(inner, fd, connection);
-        }
-    }
-}
-
-/// Returns and clears the error of a connection, which one of its duplicates returns.
-pub(crate) fn take_error(inner: &mut Inner, fd: i32, connection: Conn) -> i32 {
-    let error = connection.error;
-    if error != 0 {
-        for_each_duplicate(inner, fd, |_, _, mut connection| connection.error = 0);
-    }
-    error
-}
-
-/// Returns a duplicate of a number that has the same buffered bytes or error.
-pub(crate) fn duplicate_to_report(inner: &Inner, fd: i32) -> Option<i32> {
-    let connection = inner.connection(fd)?;
-    let holds = connection.held_events() != 0;
-    holds.then(|| duplicates(inner, fd))?.first().copied()
-}
-
-/// Makes all sets report the buffered bytes and the error of a number by its duplicate, as the number is about to be
-/// closed. Locks one set at a time. Returns `false` in a signal handler that has interrupted a call on one of the sets.
-pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool {
-    let (from, to) = (generation(&guard, fd), generation(&guard, second));
-    drop(guard);
-    epoll_set_list::for_each_during_enter(|other| {
-        for member in &mut other.shared_members {
-            if (member.fd, member.generation) == (fd, from) {
-                (member.fd, member.generation) = (second, to);
-            }
-        }
-    })
-}
-
-/// Makes the set of a number that is being closed continue to report it, by its duplicate.
-fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
-    if let Some(second) = duplicate_to_report(inner, fd) {
-        let oneshot_or_edge = flag::EDGE_TRIGGERED | flag::ONESHOT;
-        let reported = connection.events & oneshot_or_edge != 0 && !connection.is(flag::EDGE);
-        inner.shared_members.push(SharedMember {
-            fd: second,
-            generation: generation(inner, second),
-            added_as: fd,
-            events: connection.events,
-            data: connection.data,
-            reported: reported || connection.is(flag::DISABLED),
-            held_elsewhere: 0,
-        });
-    }
-}
-
-/// Returns the generation of the connection that has the number now.
-pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
-    (inner.connection(fd)).map_or(0, |connection| connection.generation)
-}
-
 /// Hands connections back to the kernel that were removed from their set and not added again.
 pub(crate) fn finish_removals(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.removed) {
@@ -413,133 +303,6 @@ pub(crate) fn finish_removals(inner: &mut Inner) {
         inner.handed_back_count += 1;
         entry.set_kind(Kind::HandedBack, entry.flags());
         finish_hand_back(inner, fd, connection);
-    }
-}
-
-/// Closes a connection, whose number is free when the call returns. Returns `true` if it was closed here, and `false`
-/// if the program's call must close it.
-pub(crate) fn close(
-    set: &'static Set,
-    guard: &mut SetGuard,
-    entry: &'static Entry,
-    fd: i32,
-) -> bool {
-    let Some(mut connection) = guard.connection(fd) else {
-        return false;
-    };
-    let in_signal_handler = guard.in_signal_handler();
-    let inner: &mut Inner = guard;
-    let was_served = entry.kind() == Kind::Served;
-    if connection.copied_out.is_shared() && connection.is(flag::MEMBER) {
-        continue_by_duplicate(inner, fd, connection);
-    }
-    inner.unready(fd, connection);
-    inner.forget_reported(fd, connection.data);
-    connection.clear(flag::MEMBER);
-    let by_owner = inner.ring.is_some()
-        && inner.mode == Mode::Serving
-        && set.is_owner()
-        && !inner.pushed
-        && !in_signal_handler;
-    if by_owner {
-        cancel_now(inner, fd, connection);
-    }
-    discard(inner, entry, fd, connection);
-    let idle = !connection.is(flag::ARMED | flag::POLLED);
-    let ends_now = by_owner && idle && send_with_fin(inner, entry, fd, connection);
-    if !ends_now {
-        send::flush(inner, fd, connection);
-        if !idle {
-            stop_receiving(inner, fd, connection);
-        }
-    }
-    let unsent = match connection.backlog.is_shared() {
-        // A duplicate sends them.
-        true => {
-            writability::forget(fd);
-            connection.backlog.clear();
-            TakenBytes::none()
-        }
-        false => connection.backlog.move_out(),
-    };
-    // Only the next connection with this number waits until the socket is writable.
-    connection.clear(flag::FULL);
-    if was_served {
-        count_unserved(inner);
-    } else {
-        inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
-    }
-    // Completions that are still to come must not reach the next connection with this number.
-    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
-    if finish_close(fd, unsent.as_slice(), !idle, entry.flags()) {
-        return true;
-    }
-    entry.forget();
-    // The library sent the end of the stream, so it also closes the number.
-    ends_now && sys::close(fd).is_ok()
-}
-
-/// Finishes a close that the kernel cannot do alone. Unsent bytes are sent later. A connection that the ring still
-/// refers to (`ring_has_refs`) would not end until its owner waits again, which may be never. Returns whether the
-/// connection keeps its number until its bytes are sent.
-fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool {
-    if !unsent.is_empty() {
-        let shared_with = match ring_has_refs {
-            true => SharedWith::Ring,
-            false => SharedWith::Nothing,
-        };
-        return draining::take_over(fd, unsent, shared_with.unless_shared(flags & SHARED != 0));
-    }
-    if ring_has_refs && flags & (UNSHARED | SHARED) == UNSHARED {
-        sys::end_as_if_closed(fd);
-    }
-    false
-}
-
-/// Cancels the ring's requests for a connection: they would delay its end.
-fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
-    let ring_refs = [
-        (flag::ARMED, poll_cycle::receive_token(fd, connection)),
-        (flag::POLLED, poll_cycle::poll_token(fd, connection)),
-    ];
-    let before = inner.cancels.len();
-    let ring_refs = ring_refs
-        .into_iter()
-        .filter(|request| connection.is(request.0));
-    inner.cancels.extend(ring_refs.map(|request| request.1));
-    if inner.cancels.len() > before {
-        inner.submit_cancels();
-    }
-}
-
-/// Sends the last response of a connection in one segment with FIN, which saves a packet in each direction for
-/// connections of one request. Only used if the close ends the connection for all processes, in order: otherwise the
-/// peer would see an end before the kernel's reset. Returns whether everything was sent.
-fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) -> bool {
-    if connection.out_bytes == 0 || entry.flags() & (UNSHARED | SHARED) != UNSHARED {
-        return false;
-    }
-    if sys::readable(fd) > 0 || sockopts::has_linger(fd) {
-        return false;
-    }
-    send::flush_last(inner, fd, connection);
-    connection.backlog.is_empty()
-}
-
-/// Discards unread bytes as the kernel does: sends queued bytes, then resets the connection.
-fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
-    if connection.buffered() == 0 {
-        return connection.copied_out.clear();
-    }
-    receive::copy_out(inner, connection);
-    // The last number of the connection discards them, unless another process has it.
-    let discards =
-        !connection.copied_out.is_shared() && entry.why_never_served() != Some(Why::PassedOn);
-    connection.copied_out.clear();
-    // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
-    if discards && !ring_policy::may_be_filtered() {
-        send::flush(inner, fd, connection);
-        sys::reset_when_closed(fd);
     }
 }
 

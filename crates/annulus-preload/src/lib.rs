@@ -20,11 +20,12 @@
 //!
 //! - `hooks/`: the exported functions. They convert types and call the other modules, or `real`.
 //! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; the state of a connection;
-//!   an epoll set and its lock; the list of all sets. `set_members`: members that are not served. `young_set`,
-//!   `early_members`: a set and its members before it has a ring.
-//! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `epoll_ctl`: the two calls with
-//!   these names. `receive`, `send`: reads and writes. `send_errors`: which errors of a send end a connection.
-//! - `hand_back`, `descriptor`: handing back, removing, closing and duplicating descriptors.
+//!   an epoll set and its lock; the list of all sets. `ready_list`: connections with events to report. `set_members`:
+//!   members that are not served. `young_set`, `early_members`: a set and its members before it has a ring.
+//! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `reports`, `epoll_ctl`: the
+//!   two calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `send_errors`: which
+//!   errors of a send end a connection.
+//! - `hand_back`, `duplicates`, `closing`, `descriptor`: handing back, removing, duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
 //!   on it.
@@ -53,6 +54,7 @@ mod buffers;
 mod build_id;
 mod byte_queue;
 mod classify;
+mod closing;
 mod completions;
 mod config;
 mod connection;
@@ -60,6 +62,7 @@ mod counters;
 mod deferred_output;
 mod descriptor;
 mod draining;
+mod duplicates;
 mod early_members;
 mod epoll_ctl;
 mod epoll_set;
@@ -82,14 +85,17 @@ mod poll_cycle;
 mod process;
 mod program_rings;
 mod raw_libc;
+mod ready_list;
 mod real;
 mod receive;
+mod reports;
 mod reserved_fds;
 mod ring_policy;
 mod ring_teardown;
 mod send;
 mod send_errors;
 mod set_members;
+mod shut_down;
 mod signals;
 mod sockopt_effects;
 mod sockopts;

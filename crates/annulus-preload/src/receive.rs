@@ -8,6 +8,7 @@ use libc::iovec;
 
 use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
+use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
@@ -77,7 +78,7 @@ pub(crate) unsafe fn read(
     }
     // The end that was received comes before an error.
     if connection.error != 0 && !connection.is(flag::ENDED) {
-        return Some(Err(hand_back::take_error(inner, fd, connection)));
+        return Some(Err(duplicates::take_error(inner, fd, connection)));
     }
     if connection.is(flag::ENDED | flag::DEAD) {
         return Some(Ok(0));

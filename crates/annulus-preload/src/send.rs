@@ -10,6 +10,7 @@ use libc::iovec;
 use crate::connection::{self as flag, Conn, OUT};
 use crate::counters::{self, Call, Why};
 use crate::deferred_output;
+use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
@@ -70,7 +71,7 @@ pub(crate) unsafe fn write(
     let result = if entry.kind() == Kind::HandedBack {
         if connection.error != 0 {
             // The ring has consumed the error, which the kernel returns only once.
-            let error = hand_back::take_error(inner, fd, connection);
+            let error = duplicates::take_error(inner, fd, connection);
             hand_back::finish_hand_back(inner, fd, connection);
             return Some(Err(error));
         }
@@ -436,7 +437,7 @@ fn wait_writable(inner: &mut Inner, fd: i32) {
 
 /// Records that no write can succeed any more.
 pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
-    hand_back::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
+    duplicates::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
         connection.mark(flag::BROKEN);
         if errno != libc::EPIPE {
             connection.error = errno;
@@ -457,7 +458,7 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
             Err(errno) => return on_broken(inner, fd, errno),
         }
     }
-    hand_back::for_each_duplicate(inner, fd, on_sent);
+    duplicates::for_each_duplicate(inner, fd, on_sent);
 }
 
 /// Handles the end of the deferred output of a connection, or of a duplicate.
@@ -549,59 +550,10 @@ pub(crate) fn write_file(
     }
 }
 
-/// Sends FIN, behind written bytes. `None`: passes through to the kernel.
-pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<CallResult> {
-    let mut guard = served(entry, fd).ok()?;
-    // The kernel knows everything that remains to be reported of a connection that is shut down for reading.
-    if how != libc::SHUT_WR {
-        hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
-        // The call makes the kernel report a new edge.
-        guard.forget_reported_fd(fd);
-        let connection = guard.connection(fd)?;
-        guard.notify(fd, connection, 0);
-        if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
-            return None;
-        }
-        shut_down_later(&mut guard, fd);
-        return Some(sys::shutdown(fd, libc::SHUT_RD));
-    }
-    let mut connection = guard.connection(fd)?;
-    let inner: &mut Inner = &mut guard;
-    flush(inner, fd, connection);
-    if !connection.backlog.is_empty() {
-        shut_down_later(inner, fd);
-        return Some(Ok(0));
-    }
-    let result = sys::shutdown(fd, how);
-    if result.is_ok() {
-        connection.mark(flag::SHUT);
-    }
-    // The kernel wakes waiters whatever the result: a new edge.
-    inner.forget_reported(fd, connection.data);
-    inner.notify(fd, connection, 0);
-    Some(result)
-}
-
-/// Sends FIN once the deferred output has been sent, also by a duplicate.
-fn shut_down_later(inner: &mut Inner, fd: i32) {
-    hand_back::for_each_duplicate(inner, fd, |_, _, mut connection| {
-        connection.mark(flag::TO_SHUT | flag::SHUT);
-    });
-}
-
-/// Forgets the reported events of a connection that is about to be shut down, as the kernel reports a new edge.
-pub(crate) fn before_shutdown(fd: i32) {
-    let entry = fd_table::entry(fd).filter(|entry| entry.kind() == Kind::Stream);
-    let set = entry.and_then(Set::of).filter(|set| set.is_owner());
-    if let Some(mut guard) = set.and_then(Set::take) {
-        guard.forget_reported_fd(fd);
-    }
-}
-
 /// Returns and clears the connection's error. `None`: passes through to the kernel.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     let mut guard = served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
-    let error = hand_back::take_error(&mut guard, fd, connection);
+    let error = duplicates::take_error(&mut guard, fd, connection);
     (error != 0).then_some(Ok(error as usize))
 }

@@ -14,11 +14,12 @@ use crate::connection::{IN, PRI};
 use crate::counters::Why;
 use crate::epoll_ctl::{self, CtlRequest};
 use crate::epoll_set::Set;
-use crate::epoll_wait::{self, EventBuffer};
+use crate::epoll_wait;
 use crate::errno::into_return_int;
 use crate::fd_table::{self, Kind};
 use crate::inherited_set;
 use crate::program_rings;
+use crate::reports::EventBuffer;
 use crate::ring_teardown;
 use crate::signals;
 

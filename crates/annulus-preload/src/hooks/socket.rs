@@ -22,6 +22,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::receive;
 use crate::send;
+use crate::shut_down;
 use crate::sockopts;
 
 hooks! {
@@ -91,13 +92,13 @@ hooks! {
             return -1;
         }
         if let FdState::Connection(entry) = fd_state(fd)
-            && let Some(result) = catch_panic(|| send::shut_down(entry, fd, how))
+            && let Some(result) = catch_panic(|| shut_down::shut_down(entry, fd, how))
         {
             counters::served(Call::Shutdown);
             return into_return_int(result);
         }
         catch_panic(|| {
-            send::before_shutdown(fd);
+            shut_down::before_shutdown(fd);
             None
         });
         // A connection that was shut down before it is added to a set is not served.

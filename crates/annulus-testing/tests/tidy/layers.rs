@@ -17,17 +17,17 @@ const LAYERS: [&str; 9] = [
     "sim",
 ];
 
-/// The modules of the preload library, in the same order. The rows with seven and with fourteen modules are dependency cycles.
+/// The modules of the preload library, in the same order. The rows with seven and with seventeen modules are dependency cycles.
 const PRELOAD_LAYERS: [&str; 9] = [
     "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position \
      young_set",
     "connection identity lock real signals",
     "placeholders ring_policy ring_teardown set_members sys",
     "counters epoll_set epoll_set_list fd_table log reserved_fds stops",
-    "classify program_rings sockopts writability",
-    "deferred_output descriptor draining early_members epoll_ctl fd_limit flush_thread hand_back inherited_set listeners poll_cycle \
-     receive send switch",
-    "completions epoll_wait",
+    "classify program_rings ready_list sockopts writability",
+    "closing deferred_output descriptor draining duplicates early_members epoll_ctl fd_limit flush_thread hand_back inherited_set \
+     listeners poll_cycle receive send shut_down switch",
+    "completions epoll_wait reports",
     "process",
     "hooks",
 ];

@@ -1,0 +1,145 @@
+//! The close of a connection by the program. Queued bytes are sent first, unread bytes are discarded as the kernel does,
+//! and the ring's requests are cancelled, as they would delay the end.
+
+use crate::byte_queue::TakenBytes;
+use crate::connection::{self as flag, Conn};
+use crate::counters::Why;
+use crate::draining::{self, SharedWith};
+use crate::duplicates;
+use crate::epoll_set::{Inner, Mode, Set, SetGuard};
+use crate::fd_table::{Entry, Kind, SHARED, UNSHARED};
+use crate::hand_back::{count_unserved, stop_receiving};
+use crate::poll_cycle;
+use crate::receive;
+use crate::ring_policy;
+use crate::send;
+use crate::sockopts;
+use crate::sys;
+use crate::writability;
+
+/// Closes a connection, whose number is free when the call returns. Returns `true` if it was closed here, and `false`
+/// if the program's call must close it.
+pub(crate) fn close(
+    set: &'static Set,
+    guard: &mut SetGuard,
+    entry: &'static Entry,
+    fd: i32,
+) -> bool {
+    let Some(mut connection) = guard.connection(fd) else {
+        return false;
+    };
+    let in_signal_handler = guard.in_signal_handler();
+    let inner: &mut Inner = guard;
+    let was_served = entry.kind() == Kind::Served;
+    if connection.copied_out.is_shared() && connection.is(flag::MEMBER) {
+        duplicates::continue_by_duplicate(inner, fd, connection);
+    }
+    inner.unready(fd, connection);
+    inner.forget_reported(fd, connection.data);
+    connection.clear(flag::MEMBER);
+    let by_owner = inner.ring.is_some()
+        && inner.mode == Mode::Serving
+        && set.is_owner()
+        && !inner.pushed
+        && !in_signal_handler;
+    if by_owner {
+        cancel_now(inner, fd, connection);
+    }
+    discard(inner, entry, fd, connection);
+    let idle = !connection.is(flag::ARMED | flag::POLLED);
+    let ends_now = by_owner && idle && send_with_fin(inner, entry, fd, connection);
+    if !ends_now {
+        send::flush(inner, fd, connection);
+        if !idle {
+            stop_receiving(inner, fd, connection);
+        }
+    }
+    let unsent = match connection.backlog.is_shared() {
+        // A duplicate sends them.
+        true => {
+            writability::forget(fd);
+            connection.backlog.clear();
+            TakenBytes::none()
+        }
+        false => connection.backlog.move_out(),
+    };
+    // Only the next connection with this number waits until the socket is writable.
+    connection.clear(flag::FULL);
+    if was_served {
+        count_unserved(inner);
+    } else {
+        inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
+    }
+    // Completions that are still to come must not reach the next connection with this number.
+    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    if finish_close(fd, unsent.as_slice(), !idle, entry.flags()) {
+        return true;
+    }
+    entry.forget();
+    // The library sent the end of the stream, so it also closes the number.
+    ends_now && sys::close(fd).is_ok()
+}
+
+/// Finishes a close that the kernel cannot do alone. Unsent bytes are sent later. A connection that the ring still
+/// refers to (`ring_has_refs`) would not end until its owner waits again, which may be never. Returns whether the
+/// connection keeps its number until its bytes are sent.
+fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool {
+    if !unsent.is_empty() {
+        let shared_with = match ring_has_refs {
+            true => SharedWith::Ring,
+            false => SharedWith::Nothing,
+        };
+        return draining::take_over(fd, unsent, shared_with.unless_shared(flags & SHARED != 0));
+    }
+    if ring_has_refs && flags & (UNSHARED | SHARED) == UNSHARED {
+        sys::end_as_if_closed(fd);
+    }
+    false
+}
+
+/// Cancels the ring's requests for a connection: they would delay its end.
+fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
+    let ring_refs = [
+        (flag::ARMED, poll_cycle::receive_token(fd, connection)),
+        (flag::POLLED, poll_cycle::poll_token(fd, connection)),
+    ];
+    let before = inner.cancels.len();
+    let ring_refs = ring_refs
+        .into_iter()
+        .filter(|request| connection.is(request.0));
+    inner.cancels.extend(ring_refs.map(|request| request.1));
+    if inner.cancels.len() > before {
+        inner.submit_cancels();
+    }
+}
+
+/// Sends the last response of a connection in one segment with FIN, which saves a packet in each direction for
+/// connections of one request. Only used if the close ends the connection for all processes, in order: otherwise the
+/// peer would see an end before the kernel's reset. Returns whether everything was sent.
+fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) -> bool {
+    if connection.out_bytes == 0 || entry.flags() & (UNSHARED | SHARED) != UNSHARED {
+        return false;
+    }
+    if sys::readable(fd) > 0 || sockopts::has_linger(fd) {
+        return false;
+    }
+    send::flush_last(inner, fd, connection);
+    connection.backlog.is_empty()
+}
+
+/// Discards unread bytes as the kernel does: sends queued bytes, then resets the connection.
+fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
+    if connection.buffered() == 0 {
+        return connection.copied_out.clear();
+    }
+    receive::copy_out(inner, connection);
+    // The last number of the connection discards them, unless another process has it.
+    let discards =
+        !connection.copied_out.is_shared() && entry.why_never_served() != Some(Why::PassedOn);
+    connection.copied_out.clear();
+    // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
+    if discards && !ring_policy::may_be_filtered() {
+        send::flush(inner, fd, connection);
+        sys::reset_when_closed(fd);
+    }
+}

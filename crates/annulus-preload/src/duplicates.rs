@@ -1,0 +1,119 @@
+//! Duplicates of a connection that was handed back: its numbers share what the library holds of it, which is received
+//! bytes, an error, and deferred output.
+
+use crate::connection::{self as flag, Conn};
+use crate::counters::Why;
+use crate::deferred_output;
+use crate::epoll_set::{Inner, SetGuard};
+use crate::epoll_set_list;
+use crate::fd_table::{Entry, Kind, SHARED, never_served};
+use crate::hand_back::{note_member, served_max};
+use crate::receive;
+use crate::set_members::SharedMember;
+
+/// Shares what the library holds of a connection that was handed back with its duplicate: received bytes, an error, and
+/// deferred output.
+pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
+    let flags = never_served(SHARED, Why::Duplicated);
+    let holds = |one: &Conn| one.held_events() != 0 || !one.backlog.is_empty();
+    let Some(mut source) = inner.connection(from).filter(holds) else {
+        return entry.set_kind(Kind::Stream, flags);
+    };
+    receive::copy_out(inner, source);
+    entry.set_epoll_set(inner.set_ptr.cast_mut());
+    entry.set_kind(Kind::HandedBack, flags);
+    if let Some(mut duplicate) = inner.connection(to) {
+        duplicate.begin(0, 0);
+        duplicate.flags = source.flags & (flag::FULL | flag::SHUT | flag::TO_SHUT);
+        duplicate.copied_out = source.copied_out.share();
+        duplicate.backlog = source.backlog.share();
+        duplicate.error = source.error;
+        inner.handed_back_count += 1;
+        note_member(to);
+        deferred_output::mark_deferred(inner, to, duplicate);
+    }
+}
+
+/// Returns whether two numbers share what the library holds of their connection, as one is a duplicate of the other.
+pub(crate) fn share(inner: &Inner, fd: i32, second: i32) -> bool {
+    let both = inner.connection(fd).zip(inner.connection(second));
+    fd != second
+        && both.is_some_and(|(one, other)| one.copied_out.is_shared_with(&other.copied_out))
+}
+
+/// Returns the duplicates of a number that share what the library holds of its connection.
+fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
+    let connection = inner.connection(fd);
+    let holders = connection.map_or(0, |connection| connection.copied_out.holders());
+    let others = holders.saturating_sub(1) as usize;
+    // The scan ends with the last one.
+    let numbers = (0..served_max() as i32).filter(|&second| share(inner, fd, second));
+    numbers.take(others).collect()
+}
+
+/// Calls `each` for a connection and its duplicates that share what the library holds of it.
+pub(crate) fn for_each_duplicate(
+    inner: &mut Inner,
+    fd: i32,
+    mut each: impl FnMut(&mut Inner, i32, Conn),
+) {
+    let mut all = duplicates(inner, fd);
+    all.push(fd);
+    for fd in all {
+        if let Some(connection) = inner.connection(fd) {
+            each(inner, fd, connection);
+        }
+    }
+}
+
+/// Returns and clears the error of a connection, which one of its duplicates returns.
+pub(crate) fn take_error(inner: &mut Inner, fd: i32, connection: Conn) -> i32 {
+    let error = connection.error;
+    if error != 0 {
+        for_each_duplicate(inner, fd, |_, _, mut connection| connection.error = 0);
+    }
+    error
+}
+
+/// Returns a duplicate of a number that has the same buffered bytes or error.
+pub(crate) fn duplicate_to_report(inner: &Inner, fd: i32) -> Option<i32> {
+    let connection = inner.connection(fd)?;
+    let holds = connection.held_events() != 0;
+    holds.then(|| duplicates(inner, fd))?.first().copied()
+}
+
+/// Makes all sets report the buffered bytes and the error of a number by its duplicate, as the number is about to be
+/// closed. Locks one set at a time. Returns `false` in a signal handler that has interrupted a call on one of the sets.
+pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool {
+    let (from, to) = (generation(&guard, fd), generation(&guard, second));
+    drop(guard);
+    epoll_set_list::for_each_during_enter(|other| {
+        for member in &mut other.shared_members {
+            if (member.fd, member.generation) == (fd, from) {
+                (member.fd, member.generation) = (second, to);
+            }
+        }
+    })
+}
+
+/// Makes the set of a number that is being closed continue to report it, by its duplicate.
+pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
+    if let Some(second) = duplicate_to_report(inner, fd) {
+        let oneshot_or_edge = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let reported = connection.events & oneshot_or_edge != 0 && !connection.is(flag::EDGE);
+        inner.shared_members.push(SharedMember {
+            fd: second,
+            generation: generation(inner, second),
+            added_as: fd,
+            events: connection.events,
+            data: connection.data,
+            reported: reported || connection.is(flag::DISABLED),
+            held_elsewhere: 0,
+        });
+    }
+}
+
+/// Returns the generation of the connection that has the number now.
+pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
+    (inner.connection(fd)).map_or(0, |connection| connection.generation)
+}

@@ -1,0 +1,93 @@
+//! # Safety
+//!
+//! The list of a set's connections that have events to report, linked through the connections. (Held: the callers have
+//! the set's lock.)
+#![allow(unsafe_code)]
+
+use crate::connection::{self as flag, Conn};
+use crate::epoll_set::Inner;
+use crate::fd_table::{self, Entry};
+
+impl Inner {
+    /// Reports events `key` of a connection; 0: any event. Follows the kernel's rule (`ep_poll_callback`): events that
+    /// were not requested wake no waiter.
+    #[inline]
+    pub(crate) fn notify(&mut self, fd: i32, mut connection: Conn, key: u32) {
+        if !connection.is(flag::MEMBER) || connection.is(flag::DISABLED) {
+            return;
+        }
+        if key != 0 && key & (connection.events | flag::ERR | flag::HUP) == 0 {
+            return;
+        }
+        connection.mark(flag::EDGE);
+        self.make_ready(fd, connection);
+    }
+
+    /// Appends a connection to the list of ready ones.
+    #[inline]
+    pub(crate) fn make_ready(&mut self, fd: i32, mut connection: Conn) {
+        if connection.is(flag::READY) {
+            return;
+        }
+        connection.mark(flag::READY);
+        connection.next = 0;
+        let name = fd as u32 + 1;
+        match self.ready.1 {
+            0 => self.ready.0 = name,
+            last => {
+                if let Some(entry) = fd_table::entry(last as i32 - 1) {
+                    // SAFETY: Held: connections in the list belong to this set; this is not `connection`.
+                    unsafe { (*entry.connection()).next = name };
+                }
+            }
+        }
+        self.ready.1 = name;
+    }
+
+    /// Removes the first ready connection from the list.
+    #[inline]
+    pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, Conn)> {
+        let first = self.ready.0;
+        let entry = fd_table::entry(first.checked_sub(1)? as i32)?;
+        // SAFETY: Held: connections in the list belong to this set.
+        let mut connection = unsafe { Conn::new(entry.connection()) };
+        self.ready.0 = connection.next;
+        if self.ready.0 == 0 {
+            self.ready.1 = 0;
+        }
+        connection.next = 0;
+        connection.clear(flag::READY);
+        Some((first as i32 - 1, entry, connection))
+    }
+
+    /// Removes a connection from the list of ready ones.
+    pub(crate) fn unready(&mut self, fd: i32, mut connection: Conn) {
+        if !connection.is(flag::READY) {
+            return;
+        }
+        let name = fd as u32 + 1;
+        let (mut at, mut before) = (self.ready.0, 0);
+        while at != 0 && at != name {
+            let Some(entry) = fd_table::entry(at as i32 - 1) else {
+                break;
+            };
+            before = at;
+            // SAFETY: Held: connections in the list belong to this set; this is not `connection`, as its name differs.
+            at = unsafe { (*entry.connection()).next };
+        }
+        if at == name {
+            match fd_table::entry(before as i32 - 1) {
+                // SAFETY: Held: connections in the list belong to this set.
+                Some(entry) if before != 0 => unsafe {
+                    (*entry.connection()).next = connection.next
+                },
+                _ => self.ready.0 = connection.next,
+            }
+            if self.ready.1 == name {
+                self.ready.1 = before;
+            }
+        }
+        connection.next = 0;
+        connection.clear(flag::READY);
+    }
+}

@@ -1,0 +1,270 @@
+//! # Safety
+//!
+//! The events that `epoll_wait` returns: those of the library's connections and listeners, then those of the kernel's
+//! set, each at most once. Pointers come from the program and are valid for the call by the contract of the function
+//! that it called (Lent).
+#![allow(unsafe_code)]
+
+use libc::epoll_event;
+
+use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
+use crate::epoll_set::SetGuard;
+use crate::fd_table::{Entry, Kind};
+use crate::send;
+use crate::sys;
+
+/// The arguments of `epoll_wait`: the program's buffer, and the wait.
+pub(crate) struct EventBuffer {
+    pub(crate) events: *mut epoll_event,
+    pub(crate) max: i32,
+    pub(crate) timeout_ns: Option<u64>,
+    /// The signal set while it sleeps, or null.
+    pub(crate) mask: *const u64,
+}
+
+/// Writes ready events to the buffer, as many as fit: those of the library, then those of the kernel's set.
+///
+/// # Safety
+///
+/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
+#[inline]
+pub(crate) unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
+    let max = buffer.max as usize;
+    let (mut filled, mut has_handed_back) = (0, false);
+    // SAFETY: Lent: each of them has the contract of this function.
+    unsafe {
+        collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
+        collect_listeners(guard, buffer, &mut filled);
+        collect_shared_members(guard, buffer, &mut filled, &mut has_handed_back);
+    }
+    if !guard.kernel_ready || filled == max {
+        return filled;
+    }
+    let left = max - filled;
+    // SAFETY: Lent: behind those that were written.
+    let from_kernel = unsafe { sys::ready(guard.fd, buffer.events.add(filled), left as i32) };
+    let count = from_kernel.unwrap_or(0).min(left);
+    // Fewer than fit were returned, so these are all. The ring polls again in the next cycle.
+    guard.kernel_ready = count == left;
+    let count = if guard.already_reported.is_empty() {
+        count
+    } else {
+        // SAFETY: Lent: `count` events have been written there.
+        let kept = unsafe { drop_reported(guard, buffer.events.add(filled), count) };
+        if !guard.kernel_ready {
+            // All events that would have been reported twice have been dropped.
+            guard.already_reported.clear();
+        }
+        kept
+    };
+    if !has_handed_back {
+        return filled + count;
+    }
+    // SAFETY: Lent: all of these have been written.
+    unsafe { merge(buffer.events, filled, count) }
+}
+
+/// # Safety
+///
+/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
+unsafe fn collect_ready(
+    guard: &mut SetGuard,
+    buffer: &EventBuffer,
+    filled: &mut usize,
+    has_handed_back: &mut bool,
+) {
+    let max = buffer.max as usize;
+    let last = guard.ready.1;
+    // Listeners and the kernel's set get their share even where served connections would fill the buffer: every second
+    // event of a buffer for one.
+    let listeners = guard
+        .listeners
+        .iter()
+        .filter(|listener| listener.ready_events != 0);
+    let others = listeners.count() + usize::from(guard.kernel_ready);
+    let reserved = match max {
+        1 => others.min(guard.round as usize & 1),
+        _ => others.min(max / 2),
+    };
+    let limit = max - reserved;
+    while *filled < limit && last != 0 {
+        let Some((fd, entry, mut connection)) = guard.next_ready() else {
+            break;
+        };
+        let edge = connection.events & EDGE_TRIGGERED != 0;
+        let mut report = connection.report();
+        match entry.kind() {
+            Kind::Served if report & flag::OUT != 0 => {
+                send::check_writable(guard, fd, connection);
+                report = connection.report();
+            }
+            Kind::Served => {}
+            // The kernel's set reports everything else.
+            Kind::HandedBack => {
+                report &= connection.held_events();
+                *has_handed_back |= report != 0;
+            }
+            _ => report = 0,
+        }
+        if report != 0 && (!edge || connection.is(flag::EDGE)) {
+            if connection.events & ONESHOT != 0 {
+                report |= oneshot_events(guard, (entry, fd), connection);
+            }
+            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
+            unsafe {
+                buffer.events.add(*filled).write_unaligned(epoll_event {
+                    events: report,
+                    u64: connection.data,
+                });
+            }
+            *filled += 1;
+            connection.clear(flag::EDGE);
+            if connection.events & ONESHOT != 0 {
+                connection.mark(flag::DISABLED);
+            }
+            if !edge {
+                // It may still be ready, or have unread data; it moves behind the others.
+                guard.make_ready(fd, connection);
+            }
+        }
+        if fd as u32 + 1 == last {
+            break;
+        }
+    }
+}
+
+/// Collects all events of a oneshot member that the kernel has by now: an event that arrives a cycle later would not be
+/// reported. A member that was handed back must not be reported by the kernel's set as well; it is added there again
+/// when the program re-arms it.
+fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
+    let mut events = sys::poll_now(fd, connection.events);
+    if entry.kind() == Kind::HandedBack {
+        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+    if connection.is(flag::FULL) && !connection.is(flag::SHUT) {
+        events &= !flag::OUT;
+    }
+    events & (connection.events | flag::ERR | flag::HUP)
+}
+
+/// # Safety
+///
+/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
+unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
+    let max = buffer.max as usize;
+    if max == 1 && guard.kernel_ready && guard.round & 2 != 0 {
+        return;
+    }
+    for listener in &mut guard.listeners {
+        let report = listener.ready_events & (listener.events | flag::ERR | flag::HUP);
+        if *filled < max && listener.ready_events != 0 {
+            listener.ready_events = 0;
+            if report != 0 {
+                // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
+                unsafe {
+                    buffer.events.add(*filled).write_unaligned(epoll_event {
+                        events: report,
+                        u64: listener.data,
+                    });
+                }
+                *filled += 1;
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
+unsafe fn collect_shared_members(
+    guard: &mut SetGuard,
+    buffer: &EventBuffer,
+    filled: &mut usize,
+    has_handed_back: &mut bool,
+) {
+    let max = buffer.max as usize;
+    for nth in 0..guard.shared_members.len() {
+        let shared_member = guard.shared_members[nth];
+        let mut report = guard.held_of(shared_member);
+        if *filled < max && report != 0 {
+            if shared_member.events & ONESHOT != 0 {
+                // The kernel's set must not report it once more, and has it again when the program re-arms it.
+                report |= sys::poll_now(shared_member.fd, shared_member.events);
+                shared_member.remove_from(guard.fd);
+            }
+            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
+            unsafe {
+                buffer.events.add(*filled).write_unaligned(epoll_event {
+                    events: report,
+                    u64: shared_member.data,
+                });
+            }
+            guard.shared_members[nth].reported =
+                shared_member.events & (EDGE_TRIGGERED | ONESHOT) != 0;
+            *has_handed_back = true;
+            *filled += 1;
+        }
+    }
+}
+
+/// Drops events that were reported before their member was handed back and added to the kernel's set again.
+///
+/// # Safety
+///
+/// Lent: `count` events have been written.
+unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: usize) -> usize {
+    let mut kept = 0;
+    for at in 0..count {
+        // SAFETY: Lent: `at` is below `count`.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let (mask, data) = (event.events, event.u64);
+        let position = guard
+            .already_reported
+            .iter()
+            .position(|member| member.data == data);
+        let was_reported =
+            position.is_some_and(|nth| mask & !guard.already_reported.swap_remove(nth).events == 0);
+        if !was_reported {
+            // SAFETY: Lent: `kept` is not above `at`.
+            unsafe { events.add(kept).write_unaligned(event) };
+            kept += 1;
+        }
+    }
+    kept
+}
+
+/// Merges the events of each member into one: its buffered bytes, and the events that the kernel reports.
+///
+/// # Safety
+///
+/// Lent: `filled` and then `count` events have been written.
+unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize {
+    let mut kept = filled;
+    for at in filled..filled + count {
+        // SAFETY: Lent: `at` is below `filled + count`.
+        let event = unsafe { events.add(at).read_unaligned() };
+        let data = event.u64;
+        let earlier = (0..filled).find(|&earlier| {
+            // SAFETY: Lent: `earlier` is below `filled`.
+            let earlier = unsafe { events.add(earlier).read_unaligned() };
+            earlier.u64 == data
+        });
+        match earlier {
+            Some(earlier) => {
+                // SAFETY: Lent: `earlier` is below `filled`.
+                unsafe {
+                    let slot = events.add(earlier);
+                    let mut both = slot.read_unaligned();
+                    both.events |= event.events;
+                    slot.write_unaligned(both);
+                }
+            }
+            None => {
+                // SAFETY: Lent: `kept` is not above `at`.
+                unsafe { events.add(kept).write_unaligned(event) };
+                kept += 1;
+            }
+        }
+    }
+    kept
+}

@@ -13,11 +13,11 @@ pub use polling::PollingInUse;
 pub use crate::sys::ring::SetupMode;
 pub use crate::sys::sq_poll::SqPoll;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::future::poll_fn;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -253,7 +253,11 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
-    pub fn rename(&self, from: impl OpPath, to: impl OpPath) -> Operation<'_, Rename> {
+    pub fn rename(
+        &self,
+        from: impl OpPath,
+        to: impl OpPath,
+    ) -> Operation<'_, Rename, io::Result<()>> {
         paths::rename(&self.submitter, from.path_in(), to.path_in(), 0)
     }
 
@@ -262,7 +266,11 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `renameat2(2)`, unchanged (`EEXIST`; `EINVAL` if the file system does not support it).
-    pub fn rename_new(&self, from: impl OpPath, to: impl OpPath) -> Operation<'_, Rename> {
+    pub fn rename_new(
+        &self,
+        from: impl OpPath,
+        to: impl OpPath,
+    ) -> Operation<'_, Rename, io::Result<()>> {
         let flags = call::RENAME_NOREPLACE;
         paths::rename(&self.submitter, from.path_in(), to.path_in(), flags)
     }
@@ -272,7 +280,11 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `renameat2(2)`, unchanged (`ENOENT`; `EINVAL` if the file system does not support it).
-    pub fn exchange(&self, one: impl OpPath, other: impl OpPath) -> Operation<'_, Rename> {
+    pub fn exchange(
+        &self,
+        one: impl OpPath,
+        other: impl OpPath,
+    ) -> Operation<'_, Rename, io::Result<()>> {
         let flags = call::RENAME_EXCHANGE;
         paths::rename(&self.submitter, one.path_in(), other.path_in(), flags)
     }
@@ -284,7 +296,11 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `link(2)`, unchanged (`EEXIST`; `EXDEV` across file systems; `EPERM` for a directory).
-    pub fn hard_link(&self, file: impl OpPath, name: impl OpPath) -> Operation<'_, Link> {
+    pub fn hard_link(
+        &self,
+        file: impl OpPath,
+        name: impl OpPath,
+    ) -> Operation<'_, Link, io::Result<()>> {
         paths::hard_link(&self.submitter, file.path_in(), name.path_in())
     }
 
@@ -295,7 +311,11 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `symlink(2)`, unchanged (`EEXIST`).
-    pub fn symlink(&self, target: impl AsRef<Path>, name: impl OpPath) -> Operation<'_, Symlink> {
+    pub fn symlink(
+        &self,
+        target: impl AsRef<Path>,
+        name: impl OpPath,
+    ) -> Operation<'_, Symlink, io::Result<()>> {
         paths::symlink(&self.submitter, target.as_ref(), name.path_in())
     }
 
@@ -305,7 +325,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `readlink(2)`, unchanged (`EINVAL` if it is not a symbolic link).
-    pub fn read_link(&self, path: impl OpPath) -> Operation<'_, ReadLink> {
+    pub fn read_link(&self, path: impl OpPath) -> Operation<'_, ReadLink, io::Result<PathBuf>> {
         paths::read_link(&self.submitter, path.path_in())
     }
 
@@ -319,7 +339,7 @@ impl Engine {
         &self,
         path: impl OpPath,
         permissions: Permissions,
-    ) -> Operation<'_, SetPermissions> {
+    ) -> Operation<'_, SetPermissions, io::Result<()>> {
         paths::set_permissions(&self.submitter, path.path_in(), &permissions)
     }
 
@@ -329,7 +349,11 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
-    pub fn set_times(&self, path: impl OpPath, times: FileTimes) -> Operation<'_, SetTimes> {
+    pub fn set_times(
+        &self,
+        path: impl OpPath,
+        times: FileTimes,
+    ) -> Operation<'_, SetTimes, io::Result<()>> {
         paths::set_times(&self.submitter, path.path_in(), times)
     }
 
@@ -346,7 +370,7 @@ impl Engine {
         &self,
         path: impl AsRef<Path>,
         name: impl AsRef<OsStr>,
-    ) -> Operation<'_, GetXattr> {
+    ) -> Operation<'_, GetXattr, io::Result<Vec<u8>>> {
         paths::get_xattr(&self.submitter, path.as_ref(), name.as_ref())
     }
 
@@ -364,7 +388,7 @@ impl Engine {
         path: impl AsRef<Path>,
         name: impl AsRef<OsStr>,
         value: impl Into<Vec<u8>>,
-    ) -> Operation<'_, SetXattr> {
+    ) -> Operation<'_, SetXattr, io::Result<()>> {
         paths::set_xattr(&self.submitter, path.as_ref(), name.as_ref(), value.into())
     }
 
@@ -374,7 +398,10 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `listxattr(2)`, unchanged.
-    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> Operation<'_, ListXattrs> {
+    pub fn list_xattrs(
+        &self,
+        path: impl AsRef<Path>,
+    ) -> Operation<'_, ListXattrs, io::Result<Vec<OsString>>> {
         paths::list_xattrs(&self.submitter, path.as_ref())
     }
 
@@ -388,7 +415,7 @@ impl Engine {
         &self,
         path: impl AsRef<Path>,
         name: impl AsRef<OsStr>,
-    ) -> Operation<'_, RemoveXattr> {
+    ) -> Operation<'_, RemoveXattr, io::Result<()>> {
         paths::remove_xattr(&self.submitter, path.as_ref(), name.as_ref())
     }
 
@@ -397,7 +424,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `unlink(2)`, unchanged.
-    pub fn remove_file(&self, path: impl OpPath) -> Operation<'_, Unlink> {
+    pub fn remove_file(&self, path: impl OpPath) -> Operation<'_, Unlink, io::Result<()>> {
         paths::remove_file(&self.submitter, path.path_in())
     }
 
@@ -406,7 +433,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `rmdir(2)`, unchanged (`ENOTEMPTY` if the directory is not empty).
-    pub fn remove_dir(&self, path: impl OpPath) -> Operation<'_, Unlink> {
+    pub fn remove_dir(&self, path: impl OpPath) -> Operation<'_, Unlink, io::Result<()>> {
         paths::remove_dir(&self.submitter, path.path_in())
     }
 
@@ -417,7 +444,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `mkdir(2)`, unchanged.
-    pub fn create_dir(&self, path: impl OpPath) -> Operation<'_, MakeDir> {
+    pub fn create_dir(&self, path: impl OpPath) -> Operation<'_, MakeDir, io::Result<()>> {
         paths::create_dir(&self.submitter, path.path_in())
     }
 
@@ -531,7 +558,10 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with any error of `realpath(3)`, unchanged (`ENOENT`, `ELOOP`, `ENOTDIR`).
-    pub fn canonicalize(&self, path: impl AsRef<Path>) -> Operation<'_, Canonicalize> {
+    pub fn canonicalize(
+        &self,
+        path: impl AsRef<Path>,
+    ) -> Operation<'_, Canonicalize, io::Result<PathBuf>> {
         paths::canonicalize(&self.submitter, path.as_ref())
     }
 
@@ -551,7 +581,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) after [`shutdown`](Engine::shutdown).
-    pub fn nop(&self) -> Operation<'_, Nop> {
+    pub fn nop(&self) -> Operation<'_, Nop, io::Result<()>> {
         Operation::new(&self.submitter, Nop)
     }
 
@@ -560,7 +590,7 @@ impl Engine {
     /// # Errors
     ///
     /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
-    pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep> {
+    pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep, io::Result<()>> {
         Operation::new(&self.submitter, Sleep).timeout(time)
     }
 

@@ -1,6 +1,6 @@
 //! The repository's own rules, as tests: layers, the closed list of unsafe files, invariants, kernel traps, reasons of
-//! dependencies, retired terms, and commits named in runs. Clippy, rustfmt, `cargo machete`, `typos` and `mdlinkcheck` check the rest
-//! (`ci/check`).
+//! dependencies, retired terms, results in signatures, and commits named in runs. Clippy, rustfmt, `cargo machete`, `typos`
+//! and `mdlinkcheck` check the rest (`ci/check`).
 //!
 //! Each test reads the working tree and fails with a line per finding: file, line, problem, remedy. The rules are in
 //! the modules. The tests of each module plant violations and check that they are reported.
@@ -11,6 +11,7 @@ mod manifest;
 mod repo;
 mod retired;
 mod safety;
+mod signatures;
 mod source;
 mod traps;
 mod workflows;
@@ -47,4 +48,5 @@ rules! {
     no_retired_term_is_used: retired::terms;
     the_public_ci_runs_every_part: workflows::parts;
     every_commit_named_in_a_run_exists: commits::named;
+    every_signature_shows_its_result: signatures::results;
 }

@@ -47,7 +47,7 @@ pub(crate) async fn copy(
         }
         if old.mode() != metadata.mode() {
             let permissions = Permissions::from_mode(metadata.mode());
-            target.set_permissions(&permissions).await?;
+            target.set_permissions(permissions).await?;
         }
         // Files of /proc report no length, and the kernel would copy as much.
         if metadata.len() > 0 {

@@ -41,7 +41,7 @@ pub use crate::sys::poll_queue::NotPolled;
 
 pub(crate) use options::path_to_cstring;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_capacity};
 use crate::driver::{Operation, Submitter};
-use crate::error::{BufError, WholeResult};
+use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Fd;
 use crate::narrow::to_usize;
 use crate::op::{
@@ -197,7 +197,11 @@ impl File {
     /// Fails with any error of `pread(2)`, unchanged. Fails with `InvalidInput` if the range ends beyond `i64::MAX`, or
     /// if the buffer has no capacity, because a result of 0 would look like the end of the file. The error contains the
     /// buffer.
-    pub fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> Operation<'_, ReadAt<B>> {
+    pub fn read_at<B: IoBufMut>(
+        &self,
+        buf: B,
+        offset: u64,
+    ) -> Operation<'_, ReadAt<B>, BufResult<usize, B>> {
         self.read(buf, offset, Until::Once)
     }
 
@@ -261,7 +265,7 @@ impl File {
         &self,
         bufs: Vec<B>,
         offset: u64,
-    ) -> Operation<'_, ReadVectoredAt<B>> {
+    ) -> Operation<'_, ReadVectoredAt<B>, BufResult<usize, Vec<B>>> {
         self.read_vectored(bufs, offset, false)
     }
 
@@ -328,7 +332,11 @@ impl File {
     /// Fails with any error of `pwrite(2)`, unchanged (`ENOSPC`, `EFBIG`, …). Fails with `InvalidInput` if the range
     /// ends beyond `i64::MAX`. Also fails with `InvalidInput` if the file was opened with `O_DIRECT` and the write is
     /// not aligned: the engine would have to read and rewrite the neighbouring bytes.
-    pub fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> Operation<'_, WriteAt<B>> {
+    pub fn write_at<B: IoBuf>(
+        &self,
+        buf: B,
+        offset: u64,
+    ) -> Operation<'_, WriteAt<B>, BufResult<usize, B>> {
         self.write(buf, offset, 0, false)
     }
 
@@ -408,7 +416,7 @@ impl File {
         &self,
         bufs: Vec<B>,
         offset: u64,
-    ) -> Operation<'_, WriteVectoredAt<B>> {
+    ) -> Operation<'_, WriteVectoredAt<B>, BufResult<usize, Vec<B>>> {
         self.write_vectored(bufs, offset, false)
     }
 
@@ -483,7 +491,7 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `fsync(2)`, unchanged (`EIO`, `ENOSPC`, `EDQUOT`).
-    pub fn sync_all(&self) -> Operation<'_, Fsync> {
+    pub fn sync_all(&self) -> Operation<'_, Fsync, io::Result<()>> {
         self.op(Fsync::new(self.fd.clone(), false))
     }
 
@@ -492,7 +500,7 @@ impl File {
     /// # Errors
     ///
     /// Fails like [`sync_all`](File::sync_all).
-    pub fn sync_data(&self) -> Operation<'_, Fsync> {
+    pub fn sync_data(&self) -> Operation<'_, Fsync, io::Result<()>> {
         self.op(Fsync::new(self.fd.clone(), true))
     }
 
@@ -511,7 +519,7 @@ impl File {
         mode: SyncRangeMode,
         offset: u64,
         bytes: u64,
-    ) -> Operation<'_, SyncRange> {
+    ) -> Operation<'_, SyncRange, io::Result<()>> {
         match check_range(offset, to_usize(bytes)) {
             Ok(()) => self.op(SyncRange::new(self.fd.clone(), mode, offset, bytes)),
             Err(error) => Operation::ready(&self.submitter, Err(error)),
@@ -539,7 +547,7 @@ impl File {
         into: &File,
         into_offset: u64,
         bytes: u64,
-    ) -> Operation<'_, CopyRange> {
+    ) -> Operation<'_, CopyRange, io::Result<u64>> {
         let length = to_usize(bytes);
         match check_range(offset, length).and_then(|()| check_range(into_offset, length)) {
             Ok(()) => {
@@ -556,7 +564,12 @@ impl File {
     ///
     /// Fails with any error of `fallocate(2)`, unchanged (`ENOSPC`; `EOPNOTSUPP` if the file system does not support
     /// the mode).
-    pub fn allocate(&self, mode: AllocateMode, offset: u64, bytes: u64) -> Operation<'_, Allocate> {
+    pub fn allocate(
+        &self,
+        mode: AllocateMode,
+        offset: u64,
+        bytes: u64,
+    ) -> Operation<'_, Allocate, io::Result<()>> {
         self.op(Allocate::new(self.fd.clone(), mode, offset, bytes))
     }
 
@@ -566,7 +579,12 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `posix_fadvise(2)`, unchanged (`ESPIPE`).
-    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Operation<'_, Advise> {
+    pub fn advise(
+        &self,
+        advice: Advice,
+        offset: u64,
+        bytes: u64,
+    ) -> Operation<'_, Advise, io::Result<()>> {
         self.op(Advise::new(self.fd.clone(), offset, bytes, advice))
     }
 
@@ -577,7 +595,7 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `ftruncate(2)`, unchanged (`EFBIG`; `EINVAL` if the file is not open for writing).
-    pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate> {
+    pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate, io::Result<()>> {
         self.op(Truncate::new(self.fd.clone(), bytes))
     }
 
@@ -589,7 +607,7 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `linkat(2)`, unchanged (`EEXIST`; `ENOENT` if the file has lost its last name).
-    pub fn link_to(&self, path: impl OpPath) -> Operation<'_, Link> {
+    pub fn link_to(&self, path: impl OpPath) -> Operation<'_, Link, io::Result<()>> {
         match path.path_in().target() {
             Ok(name) => self.op(Link::open_file(self.fd.clone(), name)),
             Err(error) => Operation::ready(&self.submitter, Err(error)),
@@ -601,7 +619,10 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `fchmod(2)`, unchanged (`EPERM`).
-    pub fn set_permissions(&self, permissions: &Permissions) -> Operation<'_, SetPermissions> {
+    pub fn set_permissions(
+        &self,
+        permissions: Permissions,
+    ) -> Operation<'_, SetPermissions, io::Result<()>> {
         self.op(SetPermissions::new(self.at(), permissions.mode()))
     }
 
@@ -615,7 +636,7 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
-    pub fn set_times(&self, times: FileTimes) -> Operation<'_, SetTimes> {
+    pub fn set_times(&self, times: FileTimes) -> Operation<'_, SetTimes, io::Result<()>> {
         self.op(SetTimes::new(self.at(), times.timespecs()))
     }
 
@@ -627,7 +648,10 @@ impl File {
     ///
     /// Fails with any error of `fgetxattr(2)`, unchanged (`ENODATA` if the file does not have it; `EOPNOTSUPP` if the
     /// file system does not support it).
-    pub fn get_xattr(&self, name: impl AsRef<OsStr>) -> Operation<'_, GetXattr> {
+    pub fn get_xattr(
+        &self,
+        name: impl AsRef<OsStr>,
+    ) -> Operation<'_, GetXattr, io::Result<Vec<u8>>> {
         match path_to_cstring(name.as_ref().as_ref()) {
             Ok(name) => self.op(GetXattr::new(self.at(), name)),
             Err(error) => Operation::ready(&self.submitter, Err(error)),
@@ -646,7 +670,7 @@ impl File {
         &self,
         name: impl AsRef<OsStr>,
         value: impl Into<Vec<u8>>,
-    ) -> Operation<'_, SetXattr> {
+    ) -> Operation<'_, SetXattr, io::Result<()>> {
         match path_to_cstring(name.as_ref().as_ref()) {
             Ok(name) => self.op(SetXattr::new(self.at(), name, value.into())),
             Err(error) => Operation::ready(&self.submitter, Err(error)),
@@ -658,7 +682,7 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `flistxattr(2)`, unchanged.
-    pub fn list_xattrs(&self) -> Operation<'_, ListXattrs> {
+    pub fn list_xattrs(&self) -> Operation<'_, ListXattrs, io::Result<Vec<OsString>>> {
         self.op(ListXattrs::new(self.at()))
     }
 
@@ -667,7 +691,10 @@ impl File {
     /// # Errors
     ///
     /// Fails with any error of `fremovexattr(2)`, unchanged (`ENODATA` if the file does not have it).
-    pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Operation<'_, RemoveXattr> {
+    pub fn remove_xattr(
+        &self,
+        name: impl AsRef<OsStr>,
+    ) -> Operation<'_, RemoveXattr, io::Result<()>> {
         match path_to_cstring(name.as_ref().as_ref()) {
             Ok(name) => self.op(RemoveXattr::new(self.at(), name)),
             Err(error) => Operation::ready(&self.submitter, Err(error)),

@@ -241,7 +241,7 @@ fn permissions_are_set_by_path_and_on_an_open_file() {
             .unwrap();
         assert_eq!(file.metadata().await.unwrap().mode(), 0o640);
         let permissions = Permissions::from_mode(0o600);
-        file.set_permissions(&permissions).await.unwrap();
+        file.set_permissions(permissions.clone()).await.unwrap();
         assert_eq!(file.metadata().await.unwrap().mode(), 0o600);
         let set = engine.set_permissions(fixture.path("gone"), permissions);
         assert_eq!(set.await.unwrap_err().raw_os_error(), Some(libc::ENOENT));

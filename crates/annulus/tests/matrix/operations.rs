@@ -259,7 +259,7 @@ operations! { File FILES:
     set_len Ring "truncate" |at| { at.file.set_len(BYTES as u64).await? }
     link_to Ring "link" |at| { at.file.link_to(at.new_path()).await? }
     set_permissions_of_file Threads "set_permissions" |at| {
-        at.file.set_permissions(&Permissions::from_mode(0o600)).await?
+        at.file.set_permissions(Permissions::from_mode(0o600)).await?
     }
     set_times_of_file Threads "set_times" |at| { at.file.set_times(FileTimes::new()).await? }
     xattrs_of_file Ring "set_xattr" |at| {

@@ -749,7 +749,7 @@ impl Fixture {
             }
             Step::SetMode { file, mode } => {
                 let permissions = Permissions::from_mode(mode);
-                describe(self.file(file)?.set_permissions(&permissions).await)
+                describe(self.file(file)?.set_permissions(permissions).await)
             }
             Step::SetFileTimes { .. } | Step::FileXattrs { .. } => {
                 self.run_on_file_attributes(step).await?

@@ -1,5 +1,5 @@
-//! Strips the two binaries of a release build, and links `libannulus_preload` as a shared object, which `annulus run` loads
-//! into servers. `cargo install` builds and installs each binary of a package, but no `cdylib`.
+//! Strips the two binaries of a release build, and links `libannulus_preload` as a shared object, which `annulus run`
+//! loads into servers. `cargo install` builds and installs each binary of a package, but no `cdylib`.
 //! docs/internals/design.md has the alternatives.
 
 use std::env;

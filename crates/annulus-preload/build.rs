@@ -1,6 +1,6 @@
 //! Refuses targets that the hooks are not written for. Writes the linker's list of the functions that the shared object
-//! exports, from the list of glibc's functions. The build script of `annulus-cli`, which links the shared object, receives
-//! the path as `DEP_ANNULUS_PRELOAD_EXPORTS`.
+//! exports, from the list of glibc's functions. The build script of `annulus-cli`, which links the shared object,
+//! receives the path as `DEP_ANNULUS_PRELOAD_EXPORTS`.
 
 use std::path::PathBuf;
 use std::{env, fs};

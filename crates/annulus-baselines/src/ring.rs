@@ -1,8 +1,8 @@
 //! A hand-written ring on the `io_uring` crate: the base of every ratio, and its variants.
 //!
 //! Each thread has one ring. The basic loop pushes operations, enters once to submit them and to wait for one
-//! completion, takes all available completions, and replaces each by a new operation. `ring_files.rs` has the loop for a
-//! load of small files. One long file, because all variants share the loop.
+//! completion, takes all available completions, and replaces each by a new operation. `ring_files.rs` has the loop for
+//! a load of small files. One long file, because all variants share the loop.
 //!
 //! # Safety
 //!

@@ -6,9 +6,9 @@
 //!
 //! # Safety
 //!
-//! An SQE points to a slot of a [`Memory`] that lives until nothing is in flight. If the run ends earlier, the rings and
-//! the memory are leaked on purpose. A task accesses its slot only between its CQE and its next SQE. The files outlive
-//! the run.
+//! An SQE points to a slot of a [`Memory`] that lives until nothing is in flight. If the run ends earlier, the rings
+//! and the memory are leaked on purpose. A task accesses its slot only between its CQE and its next SQE. The files
+//! outlive the run.
 
 #![allow(unsafe_code)]
 

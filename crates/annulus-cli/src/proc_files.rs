@@ -1,5 +1,5 @@
-//! Files of `/proc` and `/sys`. They contain names that others chose, in any bytes: names of processes, which the kernel
-//! cuts after 15 bytes, of mount points and of file systems.
+//! Files of `/proc` and `/sys`. They contain names that others chose, in any bytes: names of processes, which the
+//! kernel cuts after 15 bytes, of mount points and of file systems.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

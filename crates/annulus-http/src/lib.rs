@@ -1,7 +1,7 @@
 //! An HTTP server for static files on Annulus: HTTP/1.1 and HTTP/2, with or without TLS.
 //!
-//! This crate is for programs that serve the files of a directory. The tool's `annulus serve http` is a command line for
-//! it. For an HTTP server with handlers, use the crate `annulus-hyper`.
+//! This crate is for programs that serve the files of a directory. The tool's `annulus serve http` is a command line
+//! for it. For an HTTP server with handlers, use the crate `annulus-hyper`.
 //!
 //! ```
 //! use annulus::net::TcpListener;
@@ -47,7 +47,8 @@
 //! # Where to go next
 //!
 //! - `examples/static_files.rs`: a server with a graceful end. `examples/tls_echo.rs`: TLS without HTTP.
-//! - docs/reference/http.md: protocols, limits, the mapping of paths to files, ranges, caching, and how bodies are sent.
+//! - docs/reference/http.md: protocols, limits, the mapping of paths to files, ranges, caching, and how bodies are
+//!   sent.
 #![forbid(unsafe_code)]
 // They panic if the output is closed or full.
 #![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]

@@ -5,8 +5,8 @@
 //! call.
 //!
 //! Acknowledged bytes are in the client's receive buffer. The client's kernel opens a full one again only when the
-//! client has read much of it: for segments of 64 KiB, at least one. Until then it acknowledges nothing, however steadily
-//! the client reads. Acknowledged bytes therefore extend the timeout by the time to read them.
+//! client has read much of it: for segments of 64 KiB, at least one. Until then it acknowledges nothing, however
+//! steadily the client reads. Acknowledged bytes therefore extend the timeout by the time to read them.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

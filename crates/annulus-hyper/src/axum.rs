@@ -13,16 +13,17 @@
 //! }
 //! ```
 //!
-//! The cores are threads beside those of the program's Tokio runtime, one per processor. Each has a Tokio runtime of its
-//! own: connections, the handlers of their requests, the tasks that these spawn, and WebSockets stay on one core. Pools and
-//! clients that `main` has made work there, too.
+//! The cores are threads beside those of the program's Tokio runtime, one per processor. Each has a Tokio runtime of
+//! its own: connections, the handlers of their requests, the tasks that these spawn, and WebSockets stay on one core.
+//! Pools and clients that `main` has made work there, too.
 //!
 //! - **End.** SIGTERM and SIGINT end the server gracefully: it accepts no more connections, and requests in progress
 //!   have until the [deadline](Serve::deadline). Upgraded connections are closed then.
 //! - **Panics.** A handler that panics responds with status 500, and its connection goes on.
 //! - **TLS.** `Serve::tls`, with the feature `tls`. The certificate can be replaced while the server runs.
 //! - **Peer.** `ConnectInfo<SocketAddr>` works with `router.into_make_service_with_connect_info::<SocketAddr>()`.
-//! - **Listeners.** In place of an address, [`serve`] takes a bound [`Listener`] of std or Tokio: TCP, or a Unix socket.
+//! - **Listeners.** In place of an address, [`serve`] takes a bound [`Listener`] of std or Tokio: TCP, or a Unix
+//!   socket.
 //! - **Services.** Any service of tower is served as `ServiceExt::<Request>::into_make_service(service)` of axum.
 
 use std::convert::Infallible;

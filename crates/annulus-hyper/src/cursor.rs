@@ -1,7 +1,8 @@
 //! # Safety
 //!
 //! Receives directly into hyper's read buffer. hyper has no safe access to its memory without zeroing it. The stream
-//! writes to the memory during the call only, and at most as many bytes as it reports are taken as initialised (Written).
+//! writes to the memory during the call only, and at most as many bytes as it reports are taken as initialised
+//! (Written).
 #![allow(unsafe_code)]
 
 use std::io;

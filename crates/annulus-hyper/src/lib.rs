@@ -47,14 +47,14 @@
 //! # axum and tower
 //!
 //! The feature `axum` serves axum's routers with one line, and with Tokio's context for their handlers
-//! ([`axum`](axum/index.html)). Other tower services run with `hyper_util::service::TowerToHyperService`. Layers that use
-//! Tokio need a runtime built with [`with_tokio`](annulus::runtime::RuntimeBuilder).
+//! ([`axum`](axum/index.html)). Other tower services run with `hyper_util::service::TowerToHyperService`. Layers that
+//! use Tokio need a runtime built with [`with_tokio`](annulus::runtime::RuntimeBuilder).
 //!
 //! # Upgrades
 //!
 //! For WebSockets and other upgrades, await `hyper::upgrade::on(request)`. A task started by
-//! [`annulus::runtime::spawn`], or by `tokio::spawn` with the core's own Tokio runtime, uses the stream on its core. On any
-//! other thread, the core moves the bytes.
+//! [`annulus::runtime::spawn`], or by `tokio::spawn` with the core's own Tokio runtime, uses the stream on its core. On
+//! any other thread, the core moves the bytes.
 //!
 //! # Features and fallback
 //!

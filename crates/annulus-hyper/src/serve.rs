@@ -346,7 +346,8 @@ impl Server {
             let stream_end = poll_end.stream_end();
             drive(Box::pin(connection.with_upgrades()), stopping, poll_end).await?;
             if !stream_end.has_come() {
-                // A task of Tokio uses the upgraded stream. The runtime's grace period only waits for tasks of the core.
+                // A task of Tokio uses the upgraded stream. The runtime's grace period only waits for tasks of the
+                // core.
                 drop(runtime::spawn(stream_end.wait()));
             }
         }

@@ -31,8 +31,8 @@ use crate::store::Store;
 use crate::upload::Upload;
 use crate::write::Existing;
 
-/// The number of deletions of a stream in flight, as in `LocalFileSystem`. A caller that stops at an error has asked for
-/// no more deletions.
+/// The number of deletions of a stream in flight, as in `LocalFileSystem`. A caller that stops at an error has asked
+/// for no more deletions.
 const DELETES: usize = 10;
 
 /// An object store of local files, to use in place of `object_store::local::LocalFileSystem`.
@@ -47,11 +47,11 @@ const DELETES: usize = 10;
 /// - Files stay open between calls; see [`with_open_files`](LocalFileSystem::with_open_files).
 /// - An upload whose parts were not all written cannot be completed. `LocalFileSystem` publishes it with holes.
 ///
-/// Reads use an [`Engine`], and so do changes of few calls, such as a rename. By default all stores of the process share
-/// one with the default settings; those that a forked child makes share one of the child. Listings and other changes are
-/// system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread. Objects on FUSE,
-/// network file systems and overlayfs are read on blocking threads of the store. A store with an engine on a simulated
-/// kernel makes all its calls there.
+/// Reads use an [`Engine`], and so do changes of few calls, such as a rename. By default all stores of the process
+/// share one with the default settings; those that a forked child makes share one of the child. Listings and other
+/// changes are system calls on Tokio's blocking threads. Outside a Tokio runtime they run on the calling thread.
+/// Objects on FUSE, network file systems and overlayfs are read on blocking threads of the store. A store with an
+/// engine on a simulated kernel makes all its calls there.
 ///
 /// Cheap to clone. Clones share the open files; a clone with another number of them, time or engine keeps its own, and
 /// changes through one are found by the others at once.
@@ -110,15 +110,15 @@ impl LocalFileSystem {
         self
     }
 
-    /// Sets how many files may stay open between calls; 256 by default, and 0 for none. If the process has no descriptor
-    /// left for a call of this store, the store closes these files and tries again.
+    /// Sets how many files may stay open between calls; 256 by default, and 0 for none. If the process has no
+    /// descriptor left for a call of this store, the store closes these files and tries again.
     ///
     /// A file is used again only if it is still the file at its path. Each access compares the two, unless
     /// [`with_revalidation`](LocalFileSystem::with_revalidation) sets a time.
     ///
-    /// The space of a file that another program has deleted stays in use while the file is open. An access to the object
-    /// closes it, and so does [`close_files`](LocalFileSystem::close_files). Call that also before you unmount the file
-    /// system, and after the process has given up rights.
+    /// The space of a file that another program has deleted stays in use while the file is open. An access to the
+    /// object closes it, and so does [`close_files`](LocalFileSystem::close_files). Call that also before you unmount
+    /// the file system, and after the process has given up rights.
     #[must_use]
     pub fn with_open_files(mut self, max: usize) -> Self {
         let trusted = self.store.files.trusted();
@@ -140,8 +140,8 @@ impl LocalFileSystem {
     /// Sets an arena of the engine, whose buffers receive the bytes of reads. The returned `Bytes` are these buffers,
     /// without a copy, and return them when the last slice is dropped.
     ///
-    /// `reserved` buffers always stay free, so a program that keeps its slices does not starve other users of the arena.
-    /// Reads use the heap while no more are free, and reads that are longer than a buffer always do; see
+    /// `reserved` buffers always stay free, so a program that keeps its slices does not starve other users of the
+    /// arena. Reads use the heap while no more are free, and reads that are longer than a buffer always do; see
     /// [`heap_reads`](LocalFileSystem::heap_reads).
     #[must_use]
     pub fn with_arena(mut self, arena: Arena, reserved: usize) -> Self {
@@ -154,8 +154,8 @@ impl LocalFileSystem {
         self.store.memory.heap_reads()
     }
 
-    /// Closes the files that this store and its clones keep open between calls. Files of reads in progress close when these
-    /// end.
+    /// Closes the files that this store and its clones keep open between calls. Files of reads in progress close when
+    /// these end.
     pub fn close_files(&self) {
         self.store.files.close();
     }
@@ -269,8 +269,8 @@ impl ObjectStore for LocalFileSystem {
             let content = read::range(&opened.file, &path, memory, range.clone()).await?;
             stream::iter((bytes > 0).then_some(Ok(content))).boxed()
         };
-        // A stream also where `LocalFileSystem` returns a file. DataFusion, which reads a file with its own calls, scans JSON
-        // in 1.12 (1.01–1.15) of the time of a stream, and no scan of CSV or JSON is faster with a file
+        // A stream also where `LocalFileSystem` returns a file. DataFusion, which reads a file with its own calls,
+        // scans JSON in 1.12 (1.01–1.15) of the time of a stream, and no scan of CSV or JSON is faster with a file
         // (runs/2026-11-26-datafusion).
         Ok(super::get_result(
             GetResultPayload::Stream(content),

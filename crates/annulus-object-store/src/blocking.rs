@@ -25,8 +25,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Runs `work` on a thread of Tokio's blocking pool. Outside a Tokio runtime, the calling thread runs it, as
 /// `LocalFileSystem` does.
 ///
-/// Waits while calls on the file system use too many of them. Work that has started runs to its end, also if the future is
-/// dropped.
+/// Waits while calls on the file system use too many of them. Work that has started runs to its end, also if the future
+/// is dropped.
 pub(crate) async fn run<T: Send + 'static>(
     system: &'static FileSystem,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -54,7 +54,8 @@ fn ended(error: impl Error + Send + Sync + 'static) -> Failure {
     )
 }
 
-/// Work for a few threads, which do one piece after the other. While there is more, no thread sleeps and has to be woken.
+/// Work for a few threads, which do one piece after the other. While there is more, no thread sleeps and has to be
+/// woken.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<QueueState>,
@@ -141,8 +142,8 @@ impl fmt::Debug for Queue {
     }
 }
 
-/// Work that its caller polls, so that it does not need the workers of the runtime, which other executors may block. If it
-/// is dropped before its end, a task of the runtime continues it.
+/// Work that its caller polls, so that it does not need the workers of the runtime, which other executors may block. If
+/// it is dropped before its end, a task of the runtime continues it.
 pub(crate) struct Detached<F>
 where
     F: Future<Output: Send> + Send + 'static,

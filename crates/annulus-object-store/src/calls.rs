@@ -1,8 +1,8 @@
 //! The calls on files and folders other than reads of objects.
 //!
-//! Changes of few calls are operations of a ring. Others are system calls, many in a row on one blocking thread, because
-//! the ring would give each of them to a kernel worker. A simulated kernel has its own files, so there all calls are
-//! operations of its engine. All run the same code.
+//! Changes of few calls are operations of a ring. Others are system calls, many in a row on one blocking thread,
+//! because the ring would give each of them to a kernel worker. A simulated kernel has its own files, so there all
+//! calls are operations of its engine. All run the same code.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -210,8 +210,8 @@ impl NewFile {
         let NewFile::System(file) = self else {
             return;
         };
-        // The advice starts the writes of the pages that it touches. It would drop pages that are whole in its range, and
-        // would wait for other processors, so no range has a whole page.
+        // The advice starts the writes of the pages that it touches. It would drop pages that are whole in its range,
+        // and would wait for other processors, so no range has a whole page.
         for page in (0..bytes).step_by(PAGE_BYTES) {
             let start = off_t::try_from(page + 1).unwrap_or(off_t::MAX);
             let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
@@ -244,8 +244,8 @@ impl NewFile {
     }
 }
 
-/// Returns the files and folders below a folder of a simulated kernel, to a depth. Files that are gone are left out, and
-/// links that lead nowhere if links are followed.
+/// Returns the files and folders below a folder of a simulated kernel, to a depth. Files that are gone are left out,
+/// and links that lead nowhere if links are followed.
 pub(crate) async fn walk(
     engine: &Engine,
     folder: &Path,

@@ -1,5 +1,5 @@
-//! The file systems of objects. Calls on one that hangs, such as a FUSE whose process has stopped or a frozen disk, leave
-//! rings and threads for calls on the others.
+//! The file systems of objects. Calls on one that hangs, such as a FUSE whose process has stopped or a frozen disk,
+//! leave rings and threads for calls on the others.
 //!
 //! The kernel's table of mounts names the file system of a path without a call of that file system.
 
@@ -16,15 +16,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::blocking::Queue;
 use crate::error::Failure;
 
-/// The file systems that wait for no other process or machine, as in the engine. Overlayfs is not one of them: its layers
-/// may lie on FUSE or NFS.
+/// The file systems that wait for no other process or machine, as in the engine. Overlayfs is not one of them: its
+/// layers may lie on FUSE or NFS.
 const LOCAL: [&str; 7] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"];
 /// The numbers of opens and of changes that rings make at a time: together one fewer than a ring has kernel workers. So
 /// one that does not hang always has a worker, whatever ring it is on.
 const RING_OPENS: usize = 3;
 const RING_CHANGES: usize = 4;
-/// The number of Tokio's blocking threads that a file system may use, an eighth of Tokio's default. Its engine may use as
-/// many threads as well.
+/// The number of Tokio's blocking threads that a file system may use, an eighth of Tokio's default. Its engine may use
+/// as many threads as well.
 const THREADS: usize = 64;
 /// The time after which the table of mounts is read again.
 const TRUSTED: Duration = Duration::from_secs(1);

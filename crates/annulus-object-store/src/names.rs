@@ -121,8 +121,8 @@ const STAGED_DIGITS: usize = 20;
 
 /// Returns the path of a staged file for `object`, beside it: `.annulus-staged#` and twenty digits.
 ///
-/// Both stores hide names whose first `#` begins a suffix of digits. So the name does not have that of the object, which may
-/// have a `#`, too, and may be as long as a name can be. Each path differs, also in forked processes.
+/// Both stores hide names whose first `#` begins a suffix of digits. So the name does not have that of the object,
+/// which may have a `#`, too, and may be as long as a name can be. Each path differs, also in forked processes.
 pub(crate) fn staged(object: &Path) -> PathBuf {
     static NEXT: OnceLock<(RandomState, AtomicU64)> = OnceLock::new();
     let (hasher, count) = NEXT.get_or_init(Default::default);

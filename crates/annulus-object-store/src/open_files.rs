@@ -1,8 +1,8 @@
 //! A bounded cache of open files, so that a read does not pay for an open.
 //!
 //! A file is used again only if it is still the file at its path. By default each access compares the two, which is one
-//! `statx` of a path whose entries the kernel has in memory. An open file keeps its inode, so the kernel cannot give its
-//! number to another file meanwhile.
+//! `statx` of a path whose entries the kernel has in memory. An open file keeps its inode, so the kernel cannot give
+//! its number to another file meanwhile.
 
 use std::ffi::OsString;
 use std::io;
@@ -129,8 +129,8 @@ impl OpenFiles {
         }
     }
 
-    /// Forgets the file at `path`, which this store or a clone has just created, replaced or removed. No later access uses
-    /// the old file, whichever path led to it.
+    /// Forgets the file at `path`, which this store or a clone has just created, replaced or removed. No later access
+    /// uses the old file, whichever path led to it.
     pub(crate) fn changed(&self, path: &Path) {
         self.shared.changes.fetch_add(1, Ordering::SeqCst);
         for cache in self.shared.caches() {
@@ -287,8 +287,8 @@ impl Room<'_> {
 
 /// Returns the metadata of an open file, and whether its file system is local.
 ///
-/// The engine makes the call on the calling thread if it is, and then completes it at the first poll. Another first poll
-/// is pending, also if the task has run for long and the engine makes it yield. So a second call decides.
+/// The engine makes the call on the calling thread if it is, and then completes it at the first poll. Another first
+/// poll is pending, also if the task has run for long and the engine makes it yield. So a second call decides.
 async fn metadata(file: &File) -> (io::Result<Metadata>, bool) {
     let mut has_waited = false;
     loop {

@@ -47,8 +47,8 @@ impl AsRef<[u8]> for Lease {
     }
 }
 
-/// The memory of dropped chunks of a stream, for its next chunks. An allocator may give it back to the kernel, and the page
-/// faults of new memory take longer than the copy.
+/// The memory of dropped chunks of a stream, for its next chunks. An allocator may give it back to the kernel, and the
+/// page faults of new memory take longer than the copy.
 #[derive(Debug, Default)]
 struct Recycled(Mutex<Vec<Vec<u8>>>);
 
@@ -277,8 +277,8 @@ pub(crate) async fn ranges(
     Ok(plan.split(ranges, &mut done))
 }
 
-/// Makes reads into the heap. Long ones are shared with the workers of the Tokio runtime, as the copy of cached data uses
-/// the processor for its whole length. Returns the same as `batch`.
+/// Makes reads into the heap. Long ones are shared with the workers of the Tokio runtime, as the copy of cached data
+/// uses the processor for its whole length. Returns the same as `batch`.
 ///
 /// The caller and a task poll each part. So the parts end although all workers of the runtime are blocked.
 async fn in_parts(

@@ -26,8 +26,8 @@ struct Shared {
     process: u32,
     engine: OnceLock<Engine>,
     systems: FileSystems,
-    /// The engine of a child of that process. It is set in the child only. A lock that another thread holds during a fork
-    /// would never be free in the child, so there is none.
+    /// The engine of a child of that process. It is set in the child only. A lock that another thread holds during a
+    /// fork would never be free in the child, so there is none.
     child: OnceLock<Box<Shared>>,
 }
 
@@ -112,9 +112,10 @@ impl Store {
 
     /// Runs a change of the objects at `paths`.
     ///
-    /// If it takes few calls, these are operations of a ring, where they cost half of what they cost on a blocking thread.
-    /// If rings make enough changes already, a few threads make it. Neither with `fsync`, nor on file systems where calls
-    /// may take long. Other changes are system calls on a blocking thread; outside a Tokio runtime, on the calling thread.
+    /// If it takes few calls, these are operations of a ring, where they cost half of what they cost on a blocking
+    /// thread. If rings make enough changes already, a few threads make it. Neither with `fsync`, nor on file systems
+    /// where calls may take long. Other changes are system calls on a blocking thread; outside a Tokio runtime, on the
+    /// calling thread.
     ///
     /// On a Tokio runtime, the change runs to its end although the future is dropped.
     pub(crate) async fn change<T, F>(

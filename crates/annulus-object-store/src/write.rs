@@ -24,8 +24,8 @@ pub(crate) enum Existing {
     Keep,
 }
 
-/// The number of times that missing folders are created for one change. Another task may remove them again, because they
-/// are empty.
+/// The number of times that missing folders are created for one change. Another task may remove them again, because
+/// they are empty.
 const PARENTS_TRIES: usize = 16;
 
 /// The path of a staged file. Dropping it removes the file; a simulated file stays.
@@ -281,8 +281,8 @@ impl Store {
         }
     }
 
-    /// Removes an object, and with automatic cleanup the folders that become empty. If it is `renamed`, its removal is as
-    /// durable as other changes.
+    /// Removes an object, and with automatic cleanup the folders that become empty. If it is `renamed`, its removal is
+    /// as durable as other changes.
     pub(crate) async fn delete(&self, object: &Path, renamed: bool) -> Result<(), Failure> {
         let removed = self.calls.remove_file(object).await;
         self.files.changed(object);

@@ -92,8 +92,8 @@ impl ByteQueue {
         }
     }
 
-    /// Returns another holder of the same bytes, of which there may be none: bytes that one holder consumes are consumed
-    /// for all.
+    /// Returns another holder of the same bytes, of which there may be none: bytes that one holder consumes are
+    /// consumed for all.
     pub(crate) fn share(&mut self) -> ByteQueue {
         self.allocated(0).holders += 1;
         ByteQueue(self.0)

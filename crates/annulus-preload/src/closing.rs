@@ -1,5 +1,5 @@
-//! The close of a connection by the program. Queued bytes are sent first, unread bytes are discarded as the kernel does,
-//! and the ring's requests are cancelled, as they would delay the end.
+//! The close of a connection by the program. Queued bytes are sent first, unread bytes are discarded as the kernel
+//! does, and the ring's requests are cancelled, as they would delay the end.
 
 use crate::byte_queue::TakenBytes;
 use crate::connection::{self as flag, Conn};

@@ -266,8 +266,8 @@ pub(crate) fn descriptor() -> i32 {
     PUBLISHED.load(Ordering::Relaxed)
 }
 
-/// Closes the descriptor of the storage. Counting continues; `annulus top` cannot attach any more. Returns whether there
-/// was one.
+/// Closes the descriptor of the storage. Counting continues; `annulus top` cannot attach any more. Returns whether
+/// there was one.
 pub(crate) fn unshare() -> bool {
     let descriptor = PUBLISHED.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {

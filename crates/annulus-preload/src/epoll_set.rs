@@ -346,8 +346,8 @@ impl Set {
         }
     }
 
-    /// Finishes the poll cycle that the calling thread leaves by a jump: other threads must not wait for its end. If the
-    /// jump ends in the handler that makes it, the wait goes on, and ends soon: the owner is woken.
+    /// Finishes the poll cycle that the calling thread leaves by a jump: other threads must not wait for its end. If
+    /// the jump ends in the handler that makes it, the wait goes on, and ends soon: the owner is woken.
     pub(crate) fn abandon_wait(&'static self) {
         if self.is_owner() && self.in_enter.load(Ordering::Relaxed) {
             // Finishes the cycle.

@@ -282,8 +282,8 @@ fn tidy_up(guard: &mut SetGuard) {
     }
 }
 
-/// Determines what sets of other threads hold of the shared members: this will not become more. Locks one set at a time,
-/// as another thread may do the same in the opposite order.
+/// Determines what sets of other threads hold of the shared members: this will not become more. Locks one set at a
+/// time, as another thread may do the same in the opposite order.
 #[cold]
 fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
     let mut members = guard.shared_members.clone();

@@ -1,6 +1,6 @@
-//! The limit on descriptors (`RLIMIT_NOFILE`). The library's own descriptors count towards it, so it releases them before
-//! the program has none left: the rings first, and the others, by which the operator sees the process, last. The process
-//! is not served again.
+//! The limit on descriptors (`RLIMIT_NOFILE`). The library's own descriptors count towards it, so it releases them
+//! before the program has none left: the rings first, and the others, by which the operator sees the process, last. The
+//! process is not served again.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 

@@ -1,8 +1,8 @@
 //! # Safety
 //!
 //! Ends serving a descriptor: it is handed back to the kernel or removed from its set, alone or with all of its set.
-//! Received bytes stay buffered and are read first; queued bytes are sent first; a receive in the kernel is cancelled in
-//! the ring's next enter, before it can complete with data. (Held: the callers have the lock.)
+//! Received bytes stay buffered and are read first; queued bytes are sent first; a receive in the kernel is cancelled
+//! in the ring's next enter, before it can complete with data. (Held: the callers have the lock.)
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -38,7 +38,8 @@ static IS_WIPED: AtomicBool = AtomicBool::new(false);
 /// The function of [`on_new_process`].
 static RESET: OnceLock<fn()> = OnceLock::new();
 
-/// Sets the function that each child runs before it uses anything that it inherited: it drops what belongs to the parent.
+/// Sets the function that each child runs before it uses anything that it inherited: it drops what belongs to the
+/// parent.
 pub(crate) fn on_new_process(reset: fn()) {
     RESET.get_or_init(|| reset);
 }

@@ -1,8 +1,8 @@
 //! Runs unmodified epoll servers on io_uring: `annulus run -- redis-server`.
 //!
-//! This crate is the code of the shared object `libannulus_preload`, for glibc on x86-64 Linux only. `annulus-cli` links
-//! the shared object and installs it beside the tool. Do not link this crate into a program: it exports `read`, `close`
-//! and other names of libc.
+//! This crate is the code of the shared object `libannulus_preload`, for glibc on x86-64 Linux only. `annulus-cli`
+//! links the shared object and installs it beside the tool. Do not link this crate into a program: it exports `read`,
+//! `close` and other names of libc.
 //!
 //! The dynamic loader finds this library before libc, so its functions replace libc functions with the same names. A
 //! non-blocking TCP stream that is added to an epoll set is *served*: the set's ring keeps a receive armed for it,
@@ -33,15 +33,15 @@
 //! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
 //! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
-//! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none left.
-//!   `placeholders`: keep low numbers free for the program while a ring is made.
+//! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none
+//!   left. `placeholders`: keep low numbers free for the program while a ring is made.
 //! - `stops`: reports of sets and listeners that are left to the kernel permanently.
 //! - `switch`, `switch_position`: the operator's switch, which hands all connections back while the program runs, and
 //!   serves them again.
 //! - `executed`: the entry point for a user who executes the shared object.
 //! - `signals`: blocked while a lock is held, in a program whose handlers may jump.
-//! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the library
-//!   may make rings. `config`, `log`, `counters`, `build_id`: settings, messages and counters.
+//! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the
+//!   library may make rings. `config`, `log`, `counters`, `build_id`: settings, messages and counters.
 //!
 //! # Sealed
 //!

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! Placeholders: copies of one file that take all free numbers below a number for a moment, so that the kernel gives the
-//! next files higher ones. A message brings many copies with one call, and many numbers are closed with one. Pointers are
-//! valid for the call (Lent). A number is closed only if its file looks like a placeholder (Open).
+//! Placeholders: copies of one file that take all free numbers below a number for a moment, so that the kernel gives
+//! the next files higher ones. A message brings many copies with one call, and many numbers are closed with one.
+//! Pointers are valid for the call (Lent). A number is closed only if its file looks like a placeholder (Open).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -11,8 +11,8 @@ use std::ptr;
 use crate::raw_libc as libc;
 use crate::sys;
 
-/// The copies in a message. The kernel accepts 253. It limits the copies that a user has sent and no process has received
-/// yet (`RLIMIT_NOFILE`), and the program may send some, too.
+/// The copies in a message. The kernel accepts 253. It limits the copies that a user has sent and no process has
+/// received yet (`RLIMIT_NOFILE`), and the program may send some, too.
 const COPIES_MAX: usize = 64;
 
 /// A message with copies of one file.

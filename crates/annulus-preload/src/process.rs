@@ -221,10 +221,10 @@ pub(crate) fn before_filter() {
     identity::pid();
 }
 
-/// Runs when a thread sets `no_new_privs`. A thread with a ring is probably about to set a filter. The filter may be set
-/// by a system call that no hook sees, and handing back afterwards would use calls that it forbids. A thread without a
-/// ring is starting and may not set a filter at all (each thread of HAProxy does this), so filters are checked for
-/// during a number of calls.
+/// Runs when a thread sets `no_new_privs`. A thread with a ring is probably about to set a filter. The filter may be
+/// set by a system call that no hook sees, and handing back afterwards would use calls that it forbids. A thread
+/// without a ring is starting and may not set a filter at all (each thread of HAProxy does this), so filters are
+/// checked for during a number of calls.
 pub(crate) fn before_possible_filter() {
     let mut has_ring = false;
     epoll_set_list::for_each_owned(|guard| has_ring |= guard.ring.is_some());

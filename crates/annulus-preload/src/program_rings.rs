@@ -2,8 +2,8 @@
 //!
 //! libuv 1.45 and later (Node.js, uvloop) makes a ring for each event loop, right after the loop's epoll set, and adds
 //! members with `IORING_OP_EPOLL_CTL`, which no hook notices. That ring is refused, so libuv calls `epoll_ctl` instead.
-//! For served members this costs no system call. Other members cost one call per change, where the ring took all changes
-//! of a poll with one.
+//! For served members this costs no system call. Other members cost one call per change, where the ring took all
+//! changes of a poll with one.
 
 use std::cell::Cell;
 

@@ -69,8 +69,8 @@ pub(crate) fn may_make_rings() -> bool {
 }
 
 /// Fails with the reason if a filter that the process inherited would end it for a ring. Filters are never removed, all
-/// threads inherit those from before the start, and no ring is made after another one is set. So one probe is enough for
-/// the process and its children.
+/// threads inherit those from before the start, and no ring is made after another one is set. So one probe is enough
+/// for the process and its children.
 pub(crate) fn check_inherited_filter() -> Result<(), String> {
     static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
     if !sys::has_filter() {

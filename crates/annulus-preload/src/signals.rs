@@ -1,9 +1,9 @@
 //! # Safety
 //!
 //! Signals of a program whose handlers may jump out of the call that they interrupt. The jump would leave a lock taken
-//! permanently, and a list in the middle of a change. From the first `sigsetjmp` that saves the signal mask, all signals
-//! are therefore blocked while a thread holds a lock: two system calls per lock. Other programs pay for one load
-//! (Typed, Lent: a system call with two words of this stack).
+//! permanently, and a list in the middle of a change. From the first `sigsetjmp` that saves the signal mask, all
+//! signals are therefore blocked while a thread holds a lock: two system calls per lock. Other programs pay for one
+//! load (Typed, Lent: a system call with two words of this stack).
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

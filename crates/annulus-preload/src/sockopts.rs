@@ -11,8 +11,8 @@ use crate::sockopt_effects::{self, Effect};
 use crate::stops;
 use crate::sys;
 
-/// Returns whether a served connection can stay served when this option is set. `value` is `None` if the argument is not
-/// an `int`.
+/// Returns whether a served connection can stay served when this option is set. `value` is `None` if the argument is
+/// not an `int`.
 pub(crate) fn is_harmless(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     match sockopt_effects::effect(level, name) {
         Some(Effect::None) => true,
@@ -46,9 +46,9 @@ static LINGER_SET: AtomicBool = AtomicBool::new(false);
 static SEND_BUFFER_SET: AtomicBool = AtomicBool::new(false);
 
 /// The size of a send buffer, by the kernel's count, below which EPOLLOUT follows the kernel's rule. The kernel reports
-/// a socket as writable while a third of the buffer is free, but appends to a segment of up to 64 KiB even if the buffer
-/// is full. A program that writes at each report would otherwise fill a segment that does not fit into a small window,
-/// and wait for a probe of the window.
+/// a socket as writable while a third of the buffer is free, but appends to a segment of up to 64 KiB even if the
+/// buffer is full. A program that writes at each report would otherwise fill a segment that does not fit into a small
+/// window, and wait for a probe of the window.
 const NARROW_BELOW: c_int = 192 << 10;
 
 /// Records that the program sets an option. `on` is the first word of the argument.
@@ -105,7 +105,8 @@ pub(crate) fn has_ulp(fd: c_int) -> bool {
     )
 }
 
-/// The reason plus one for which connections that the program connected itself are no longer served; 0: they are served.
+/// The reason plus one for which connections that the program connected itself are no longer served; 0: they are
+/// served.
 static CLIENTS_NEVER_SERVED: AtomicU8 = AtomicU8::new(0);
 
 /// Stops serving new connections of the same listener. The program's call on a served connection came too late for

@@ -1,5 +1,5 @@
-//! Reports epoll sets and listeners that are left to the kernel permanently: a line in the log for each, and their counts
-//! in the last line of the process.
+//! Reports epoll sets and listeners that are left to the kernel permanently: a line in the log for each, and their
+//! counts in the last line of the process.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

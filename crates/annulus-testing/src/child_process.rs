@@ -1,5 +1,5 @@
-//! Tests that change a property of their whole process. Each runs in a child process: the same test program, started again
-//! for one test.
+//! Tests that change a property of their whole process. Each runs in a child process: the same test program, started
+//! again for one test.
 #![allow(unsafe_code)]
 
 use std::process::{Command, Stdio};
@@ -47,11 +47,12 @@ pub fn in_child(test: &str, body: impl FnOnce()) {
 /// The time after which the kernel kills a forked child.
 const FORK_MAX_S: u32 = 200;
 
-/// Runs `body` in a forked child. Panics if the child panics or hangs. Call it inside of `in_child`: a lock that another
-/// thread holds meanwhile is never free in the forked child.
+/// Runs `body` in a forked child. Panics if the child panics or hangs. Call it inside of `in_child`: a lock that
+/// another thread holds meanwhile is never free in the forked child.
 #[track_caller]
 pub fn in_fork(body: impl FnOnce()) {
-    // SAFETY: no other thread of this process holds a lock, and the child ends without running destructors of the parent.
+    // SAFETY: no other thread of this process holds a lock, and the child ends without running destructors of the
+    // parent.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: only a number is passed.

@@ -128,8 +128,8 @@ impl Drop for FaultyFs {
         let Some(session) = self.session.take() else {
             return;
         };
-        // An engine may close a file later, on another thread. If the process ended first, that close would never return,
-        // because the threads that reply end with the process.
+        // An engine may close a file later, on another thread. If the process ended first, that close would never
+        // return, because the threads that reply end with the process.
         let last = Instant::now() + CLOSES_WITHIN;
         while has_open_file(&self.folder) && Instant::now() < last {
             thread::sleep(Duration::from_millis(1));

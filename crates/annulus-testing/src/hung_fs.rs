@@ -8,8 +8,8 @@ use std::process::Command;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// A FUSE whose process reads no request. Dropping it ends the calls with an error. The file system stays mounted until the
-/// mount namespace of the test ends.
+/// A FUSE whose process reads no request. Dropping it ends the calls with an error. The file system stays mounted until
+/// the mount namespace of the test ends.
 pub struct HungFs {
     _device: File,
 }

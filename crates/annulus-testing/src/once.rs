@@ -1,13 +1,13 @@
-//! Files that a run of the tests builds once. Under nextest each test is its own process, so a static lives for one test
-//! only.
+//! Files that a run of the tests builds once. Under nextest each test is its own process, so a static lives for one
+//! test only.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// Returns the path that `make` returns. Under nextest the first test of a run calls `make`; the other tests wait for it
-/// and use its path. Without nextest each call runs `make`, so a process with many tests keeps the path itself. `None`
-/// means that the file cannot be built here; it is not remembered.
+/// Returns the path that `make` returns. Under nextest the first test of a run calls `make`; the other tests wait for
+/// it and use its path. Without nextest each call runs `make`, so a process with many tests keeps the path itself.
+/// `None` means that the file cannot be built here; it is not remembered.
 ///
 /// `tmp` is the caller's `CARGO_TARGET_TMPDIR`. The path is recorded there, in the file `once-<name>`.
 pub fn once_per_run(

@@ -1,5 +1,5 @@
-//! The preload library, built by cargo in the profile of the tests. It is a binary of another package, `annulus-cli`, so
-//! this module runs cargo and takes the library's path from its messages.
+//! The preload library, built by cargo in the profile of the tests. It is a binary of another package, `annulus-cli`,
+//! so this module runs cargo and takes the library's path from its messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -407,8 +407,8 @@ pub fn plain_tokio() -> io::Result<tokio::runtime::Runtime> {
 }
 
 impl Load<'_> {
-    /// Runs the tasks on three executors at the same time: the Tokio runtime, smol's, and plain threads. Then shuts down
-    /// the engine.
+    /// Runs the tasks on three executors at the same time: the Tokio runtime, smol's, and plain threads. Then shuts
+    /// down the engine.
     pub fn run(self) -> Result<(), String> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);

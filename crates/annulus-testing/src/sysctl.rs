@@ -1,5 +1,5 @@
-//! Changes of `kernel.io_uring_disabled` and `kernel.io_uring_group`. A sysctl applies to the whole machine, so tests that
-//! change one are ignored, and `ci/kernel` runs them in a virtual machine.
+//! Changes of `kernel.io_uring_disabled` and `kernel.io_uring_group`. A sysctl applies to the whole machine, so tests
+//! that change one are ignored, and `ci/kernel` runs them in a virtual machine.
 
 use std::fs;
 

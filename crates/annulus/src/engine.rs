@@ -505,10 +505,11 @@ impl Engine {
     ///
     /// Tries these ways in order, on a blocking thread, because each avoids work of the next one:
     ///
-    /// 1. Both files share the blocks (`FICLONE`). No data is copied, so the time does not depend on the length. XFS and
-    ///    Btrfs support it, within a file system.
+    /// 1. Both files share the blocks (`FICLONE`). No data is copied, so the time does not depend on the length. XFS
+    ///    and Btrfs support it, within a file system.
     /// 2. The kernel copies (`copy_file_range`), within a file system. Network file systems copy on the server.
-    /// 3. The kernel copies across file systems (`sendfile`, a splice from page to page), without a copy to the process.
+    /// 3. The kernel copies across file systems (`sendfile`, a splice from page to page), without a copy to the
+    ///    process.
     /// 4. Reads and writes copy the rest up to the end of the file. They work everywhere, and alone copy files whose
     ///    length is not known, as in `/proc`.
     ///
@@ -565,8 +566,8 @@ impl Engine {
         paths::canonicalize(&self.submitter, path.as_ref())
     }
 
-    /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns all
-    /// of them.
+    /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns
+    /// all of them.
     ///
     /// # Errors
     ///

@@ -57,8 +57,8 @@
 //!
 //! # Where to go next
 //!
-//! - The guide in the repository explains each use with examples: docs/guide/getting-started.md, docs/guide/files.md and
-//!   docs/guide/sockets.md.
+//! - The guide in the repository explains each use with examples: docs/guide/getting-started.md, docs/guide/files.md
+//!   and docs/guide/sockets.md.
 //! - [`Engine`] opens files, and [`EngineBuilder`] configures threads, limits and polling.
 //! - [`File`] reads, writes and syncs. [`File::read_many_at`] submits many reads together.
 //! - [`Engine::load_file`] loads a large file into memory with direct I/O.

@@ -22,10 +22,10 @@
 //!
 //! # How it works
 //!
-//! A lone operation is submitted by the thread that polls it. Tasks that were woken together queue their operations, which
-//! are submitted a few at a time, or when no task is ready. Tokio's reactor watches the descriptor of each ring, and
-//! completes operations on the thread that runs the reactor. So a task may move to another worker with reads in flight,
-//! and a worker may sleep with reads in flight.
+//! A lone operation is submitted by the thread that polls it. Tasks that were woken together queue their operations,
+//! which are submitted a few at a time, or when no task is ready. Tokio's reactor watches the descriptor of each ring,
+//! and completes operations on the thread that runs the reactor. So a task may move to another worker with reads in
+//! flight, and a worker may sleep with reads in flight.
 //!
 //! When the runtime shuts down, operations in flight are cancelled where the kernel can, and submitted again to the
 //! engine's drivers. The shutdown waits for the rest.
@@ -37,12 +37,13 @@
 //! - without io_uring, or if a thread's ring is refused. If descriptors or memory were missing, the thread tries again
 //!   after 1,024 operations;
 //! - if the rings of all threads of the process hold a quarter of its descriptors (`RLIMIT_NOFILE`), three per ring;
-//! - if the runtime was built without I/O. Tokio does not tell. In a process without an epoll instance no runtime has I/O.
-//!   Otherwise the first operation in a runtime tries to register a descriptor. Tokio panics if it can't; the panic is
-//!   caught. A program that has a runtime with I/O and one without, and whose panic hook should not see this panic,
-//!   calls [`use_drivers`] for the latter. A program with `panic = "abort"` calls [`adopt`] for a runtime with I/O;
-//! - in a forked child that has not called `exec(2)`, because the runtime may be its parent's. The child calls [`adopt`] for
-//!   a runtime that it has built itself;
+//! - if the runtime was built without I/O. Tokio does not tell. In a process without an epoll instance no runtime has
+//!   I/O. Otherwise the first operation in a runtime tries to register a descriptor. Tokio panics if it can't; the
+//!   panic is caught. A program that has a runtime with I/O and one without, and whose panic hook should not see this
+//!   panic, calls [`use_drivers`] for the latter. A program with `panic = "abort"` calls [`adopt`] for a runtime with
+//!   I/O;
+//! - in a forked child that has not called `exec(2)`, because the runtime may be its parent's. The child calls
+//!   [`adopt`] for a runtime that it has built itself;
 //! - on a thread that has only entered a current-thread runtime, with `Handle::enter` or `spawn_blocking`;
 //! - in a runtime whose threads were all blocked three times for more than a quarter of a second with completed
 //!   operations, for example by `block_on` of another executor inside a task. A thread named `annulus-watch` notices
@@ -71,8 +72,8 @@ use crate::sys::forked;
 
 /// Declares that the threads of `runtime` can have rings. Otherwise their first operation finds that out.
 ///
-/// A program with `panic = "abort"`, and a forked child, call this for each runtime whose threads shall have rings. With
-/// `panic = "abort"` the runtime must have been built with I/O, which is not checked there.
+/// A program with `panic = "abort"`, and a forked child, call this for each runtime whose threads shall have rings.
+/// With `panic = "abort"` the runtime must have been built with I/O, which is not checked there.
 ///
 /// # Errors
 ///
@@ -94,8 +95,8 @@ pub fn adopt(runtime: &Handle) -> io::Result<()> {
     }
 }
 
-/// Declares that operations of the threads of `runtime` go to the engine's drivers. Without I/O they do in any case; this
-/// prevents the attempt to find out.
+/// Declares that operations of the threads of `runtime` go to the engine's drivers. Without I/O they do in any case;
+/// this prevents the attempt to find out.
 pub fn use_drivers(runtime: &Handle) {
     add(runtime.id(), Mode::Drivers(DECLARED));
 }
@@ -139,7 +140,8 @@ struct Inside {
     known: KnownRuntime,
 }
 
-/// Returns the runtime that the calling thread is in, if any. The first call in a runtime finds its mode out, if possible.
+/// Returns the runtime that the calling thread is in, if any. The first call in a runtime finds its mode out, if
+/// possible.
 fn inside() -> Option<Inside> {
     let handle = Handle::try_current().ok()?;
     let known = known(handle.id());
@@ -335,8 +337,8 @@ impl RingExecutor for Tokio {
     }
 }
 
-/// Submits what is queued in a ring when no task is ready. The task is woken like any other, so no code of the library or
-/// of a program runs while Tokio's scheduler has something borrowed.
+/// Submits what is queued in a ring when no task is ready. The task is woken like any other, so no code of the library
+/// or of a program runs while Tokio's scheduler has something borrowed.
 async fn end_batches(batches: Batches) {
     while batches.begin().await {
         tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! A task of Tokio that forks. The child is still inside of its parent's runtime, whose reactor both processes share, so
-//! the child must not register a ring there (trap 54).
+//! A task of Tokio that forks. The child is still inside of its parent's runtime, whose reactor both processes share,
+//! so the child must not register a ring there (trap 54).
 #![allow(unsafe_code)]
 
 use std::path::Path;

@@ -387,8 +387,8 @@ impl Gate {
     }
 }
 
-/// Polls a future that must not complete yet, and then uses the engine meanwhile. A task may yield a few times before it
-/// submits its operation.
+/// Polls a future that must not complete yet, and then uses the engine meanwhile. A task may yield a few times before
+/// it submits its operation.
 async fn pends<F: Future + Unpin>(engine: &Engine, mut future: F) -> F {
     for _ in 0..10 {
         let polled = std::future::poll_fn(|context| {

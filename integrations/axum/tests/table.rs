@@ -1,5 +1,5 @@
-//! The compatibility table of docs/guide/axum.md: a test per line, over HTTP/1.1 and HTTP/2, on axum's own server and on
-//! both backends of Annulus.
+//! The compatibility table of docs/guide/axum.md: a test per line, over HTTP/1.1 and HTTP/2, on axum's own server and
+//! on both backends of Annulus.
 
 mod websockets;
 

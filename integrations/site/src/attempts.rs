@@ -34,8 +34,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Attempts {
-    /// Begins an attempt, which counts until [`Attempts::succeeded`]. Fails if there were too many from this address, or
-    /// with this name from any address.
+    /// Begins an attempt, which counts until [`Attempts::succeeded`]. Fails if there were too many from this address,
+    /// or with this name from any address.
     pub(crate) fn begin(&self, address: IpAddr, name: Option<&str>) -> Result<(), Failure> {
         let mut counts = locked(&self.0);
         let now = Instant::now();

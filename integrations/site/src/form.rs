@@ -22,9 +22,9 @@ impl Progress {
     }
 }
 
-/// Returns the request with a body for `Multipart`. That takes from a body as long as it has bytes, and keeps them until
-/// it finds a field. This body ends with an error if too much arrives without progress, and yields after each piece, so
-/// that the piece is used before the next one is taken.
+/// Returns the request with a body for `Multipart`. That takes from a body as long as it has bytes, and keeps them
+/// until it finds a field. This body ends with an error if too much arrives without progress, and yields after each
+/// piece, so that the piece is used before the next one is taken.
 pub(crate) fn bounded(request: Request) -> (Request, Progress) {
     let unused = Arc::new(AtomicUsize::new(0));
     let progress = Progress(Arc::clone(&unused));

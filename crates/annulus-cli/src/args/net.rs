@@ -295,7 +295,8 @@ pub(crate) struct LoadArgs {
 
     /// Another server to compare, such as mine='./mine {addr}'
     ///
-    /// {addr} is replaced by the address to listen on, {port} by its port, and {dir} by the directory with the files of --what.
+    /// {addr} is replaced by the address to listen on, {port} by its port, and {dir} by the directory with the files of
+    /// --what.
     #[arg(help_heading = "Server")]
     #[arg(long, value_name = "NAME=CMD", conflicts_with = "addr")]
     pub(crate) server_cmd: Vec<String>,

@@ -1,12 +1,12 @@
 //! The rule for disturbed measurements, which all benchmarks and `annulus doctor` share.
 //!
-//! Ratios are taken within a repeat, and a verdict is about their median. It holds if more than half of the repeats were
-//! undisturbed. Otherwise the figures are shown without a verdict.
+//! Ratios are taken within a repeat, and a verdict is about their median. It holds if more than half of the repeats
+//! were undisturbed. Otherwise the figures are shown without a verdict.
 
 use std::collections::BTreeMap;
 
-/// Processors used by others, or withheld by the hypervisor, from which a run counts as disturbed. The kernel's own work
-/// stays below.
+/// Processors used by others, or withheld by the hypervisor, from which a run counts as disturbed. The kernel's own
+/// work stays below.
 const SHARE_MAX: f64 = 0.3;
 
 /// Returns whether a run was disturbed. Both shares are processors, on average over the run.
@@ -72,7 +72,8 @@ pub(crate) fn depth_cell(depth: usize) -> String {
     format!("depth {depth}")
 }
 
-/// Returns the verdict on all depths. A depth whose runs were disturbed gets none; the others have what `clause` returns.
+/// Returns the verdict on all depths. A depth whose runs were disturbed gets none; the others have what `clause`
+/// returns.
 pub(crate) fn verdict(
     runs: &[RunShares],
     depths: &[usize],
@@ -88,7 +89,8 @@ pub(crate) fn verdict(
     sentence(&clauses, &withheld_reasons)
 }
 
-/// Returns the verdict on all cells: a sentence with the clauses, and one with the reasons of the cells without a clause.
+/// Returns the verdict on all cells: a sentence with the clauses, and one with the reasons of the cells without a
+/// clause.
 pub(crate) fn sentence(clauses: &[String], withheld: &[String]) -> String {
     let mut text = match (clauses, withheld) {
         ([], []) => return "Verdict: nothing could be compared.".into(),

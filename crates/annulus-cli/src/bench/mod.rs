@@ -72,8 +72,8 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// The position of a warm-up in the order of runs; no measured run has it.
 const WARM_UP_POSITION: usize = usize::MAX - 1;
 
-/// Prepares this process for a benchmark. Only the library tests whether a seccomp filter ends the process for a call of
-/// io_uring, so the hand-written rings get its result.
+/// Prepares this process for a benchmark. Only the library tests whether a seccomp filter ends the process for a call
+/// of io_uring, so the hand-written rings get its result.
 pub(crate) fn begin(target: BenchTarget) -> BenchTarget {
     let support = Support::detect();
     if let Err(error) = support.ring()

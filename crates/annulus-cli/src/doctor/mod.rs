@@ -1,7 +1,8 @@
 //! `annulus doctor`: reports what io_uring can do on this machine, what it costs, and what to change.
 //!
 //! The command gathers facts (`gather`, `location`, `surroundings`) and measures a few operations (`measure`). Pure
-//! rules derive advice and a verdict from both (`rules`, `traps`, `cause`). docs/reference/doctor.md explains each rule.
+//! rules derive advice and a verdict from both (`rules`, `traps`, `cause`). docs/reference/doctor.md explains each
+//! rule.
 
 use std::path::Path;
 use std::process::ExitCode;

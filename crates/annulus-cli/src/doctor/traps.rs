@@ -1,5 +1,6 @@
-//! Known traps of the running kernel, by version. Behaviour that can be probed is probed instead (`Support::probe_behaviour`).
-//! The version of a distribution's kernel is less reliable than that of an upstream kernel.
+//! Known traps of the running kernel, by version. Behaviour that can be probed is probed instead
+//! (`Support::probe_behaviour`). The version of a distribution's kernel is less reliable than that of an upstream
+//! kernel.
 
 use serde::Serialize;
 

@@ -45,8 +45,8 @@ fn runtime_of(
     })
 }
 
-/// Prints the backend of the first core on standard error, and `lines` with the addresses on standard output. If standard
-/// output is closed or full, the server goes on.
+/// Prints the backend of the first core on standard error, and `lines` with the addresses on standard output. If
+/// standard output is closed or full, the server goes on.
 fn announce(core: &CoreInfo, lines: &str) {
     note!("annulus: {}", core.backend());
     let mut out = io::stdout().lock();

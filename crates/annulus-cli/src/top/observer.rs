@@ -34,7 +34,8 @@ pub(super) enum Observation {
     Ended,
 }
 
-/// The age at which a snapshot is renewed within an interval. A process stops recording latencies 10 s after a snapshot.
+/// The age at which a snapshot is renewed within an interval. A process stops recording latencies 10 s after a
+/// snapshot.
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 /// A process, and the snapshot at the start of the interval.

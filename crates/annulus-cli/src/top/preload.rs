@@ -1,5 +1,5 @@
-//! The counters of the preload library in a program under `annulus run`: served connections, and calls that were left to
-//! the kernel.
+//! The counters of the preload library in a program under `annulus run`: served connections, and calls that were left
+//! to the kernel.
 
 use std::cmp::Reverse;
 

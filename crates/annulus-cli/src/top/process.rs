@@ -21,8 +21,8 @@ const SHARED_METRICS: &str = "/memfd:annulus-metrics";
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pid: u32,
-    /// The start time of the process, in ticks since the start of the machine. Together with the process ID, it identifies
-    /// the process; the kernel reuses IDs.
+    /// The start time of the process, in ticks since the start of the machine. Together with the process ID, it
+    /// identifies the process; the kernel reuses IDs.
     started_ticks: u64,
     command: String,
 }

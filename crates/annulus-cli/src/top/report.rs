@@ -1,5 +1,5 @@
-//! The report of an interval between two snapshots, and its JSON. The schema in `schema/top.json` is generated from these
-//! structs.
+//! The report of an interval between two snapshots, and its JSON. The schema in `schema/top.json` is generated from
+//! these structs.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ pub(crate) struct ProcessFacts {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct SourceReport {
-    /// `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`, `passed` or `ended`. Newer versions
-    /// may have others.
+    /// `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`, `passed` or `ended`. Newer
+    /// versions may have others.
     pub(super) kind: String,
     /// The number of the engine or runtime that owns the source, from 1.
     pub(super) owner: u64,

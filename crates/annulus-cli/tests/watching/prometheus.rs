@@ -1,4 +1,5 @@
-//! A Prometheus server scrapes an Annulus server: the rules are evaluated, and the queries of the dashboard have results.
+//! A Prometheus server scrapes an Annulus server: the rules are evaluated, and the queries of the dashboard have
+//! results.
 
 use std::fs;
 use std::path::{Path, PathBuf};

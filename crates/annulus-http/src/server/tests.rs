@@ -101,8 +101,8 @@ impl Fixture {
         assert_eq!(body_bytes(&received), BODY_BYTES);
     }
 
-    /// Returns the number of ticks until the server ends the connection of a client that reads nothing. On a busy machine
-    /// the kernel acknowledges what the socket holds late and in pieces, and each piece extends the timeout.
+    /// Returns the number of ticks until the server ends the connection of a client that reads nothing. On a busy
+    /// machine the kernel acknowledges what the socket holds late and in pieces, and each piece extends the timeout.
     async fn ticks_until_ended(&self, progress: &SendProgress) -> u64 {
         let bytes = || progress.look().ok().flatten().map(|state| state.bytes);
         let (mut ticks, mut since, mut before) = (0, 0, bytes());

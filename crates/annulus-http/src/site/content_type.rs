@@ -5,8 +5,8 @@ use http::HeaderValue;
 /// The type of a file without a known extension.
 const UNKNOWN: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Types that IANA has registered, or that servers commonly use, and that the table of `mime_guess` lacks or has with an
-/// obsolete name. Extensions are in lower case.
+/// Types that IANA has registered, or that servers commonly use, and that the table of `mime_guess` lacks or has with
+/// an obsolete name. Extensions are in lower case.
 const CORRECTIONS: &[(&str, &[&str])] = &[
     ("text/javascript", &["mjs", "cjs"]),
     ("application/json", &["map"]),

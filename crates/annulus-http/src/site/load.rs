@@ -193,7 +193,8 @@ impl Head {
         }
     }
 
-    /// Returns the fields for content that was read while the file changed, and that therefore is no version of the file.
+    /// Returns the fields for content that was read while the file changed, and that therefore is no version of the
+    /// file.
     pub(crate) fn without_validators(&self, bytes: usize) -> Fields {
         let validators = [header::ETAG, header::LAST_MODIFIED];
         let fields = self

@@ -1,8 +1,9 @@
 //! Batches of wake-ups between a core and the tasks on other threads that use its streams.
 //!
-//! A thread that is woken on the same processor may run immediately, in place of the thread that woke it. With a wake-up
-//! per message, core and worker would then change places for each message. Therefore the core gathers wake-ups until its
-//! ready tasks have run. One task of Tokio passes them on, and gathers the wake-ups of the core in the other direction.
+//! A thread that is woken on the same processor may run immediately, in place of the thread that woke it. With a
+//! wake-up per message, core and worker would then change places for each message. Therefore the core gathers wake-ups
+//! until its ready tasks have run. One task of Tokio passes them on, and gathers the wake-ups of the core in the other
+//! direction.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};

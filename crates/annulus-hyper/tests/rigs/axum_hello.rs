@@ -2,8 +2,8 @@
 //! `axum_hello [--runtime annulus|annulus-tokio|tokio] [--backend auto|uring|epoll] [--threads N] [--addr ADDRESS]
 //! [--layers] [--no-timeout]`. Only Annulus has more than one thread.
 //!
-//! `annulus-tokio` is Annulus with Tokio's context. `--layers` adds tower middleware. One layer uses Tokio's clock, so the
-//! context is added as well. `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`.
+//! `annulus-tokio` is Annulus with Tokio's context. `--layers` adds tower middleware. One layer uses Tokio's clock, so
+//! the context is added as well. `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`.
 //! `ci/http-bench` and `ci/axum-bench` compare them on one thread.
 
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
-//! Random sequences of calls on this store and on `LocalFileSystem`, in two folders: the same answers, the same kinds of
-//! error, and the same files.
+//! Random sequences of calls on this store and on `LocalFileSystem`, in two folders: the same answers, the same kinds
+//! of error, and the same files.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
@@ -87,8 +87,8 @@ fn is_staged(name: &str) -> bool {
         .is_some_and(|(_, suffix)| digits(suffix))
 }
 
-/// Removes the staged files that `LocalFileSystem` leaves. It has two known faults: it leaves one when it copies an object
-/// over its copy, and one when the rename at the end of an upload fails.
+/// Removes the staged files that `LocalFileSystem` leaves. It has two known faults: it leaves one when it copies an
+/// object over its copy, and one when the rename at the end of an upload fails.
 ///
 /// For the object `x#` the name is `x##1`, which `LocalFileSystem` lists. `x#1#2` is an object, because `x#1` is none.
 fn remove_staged(folder: &FilePath) {
@@ -133,8 +133,8 @@ fn prepare(base: &FilePath) -> std::path::PathBuf {
     root
 }
 
-/// Returns the locations that the calls use. Without `a:`, for which `LocalFileSystem` never returns: its URL has a slash
-/// at the end. Without names of 254 bytes and more, which have no room for the suffix of its staged files.
+/// Returns the locations that the calls use. Without `a:`, for which `LocalFileSystem` never returns: its URL has a
+/// slash at the end. Without names of 254 bytes and more, which have no room for the suffix of its staged files.
 fn names() -> Vec<String> {
     let mut names: Vec<String> = [
         "a",
@@ -454,7 +454,8 @@ macro_rules! tests {
             let clean = async || remove_staged(&bases[1]);
             compare_calls(seed, &mut random, &ours, &theirs, clean).await;
             assert_eq!(tree(&bases[0]), tree(&bases[1]), "SEED={seed}");
-            // Another store for the same files: all metadata is equal. A renamed link may lead to itself, which both refuse.
+            // Another store for the same files: all metadata is equal. A renamed link may lead to itself, which both
+            // refuse.
             let theirs = local::LocalFileSystem::new_with_prefix(&roots[0]).unwrap();
             let metadata = |mut objects: Vec<ObjectMeta>| {
                 objects.sort_by(|one, other| one.location.cmp(&other.location));

@@ -241,7 +241,8 @@ macro_rules! tests {
                         for kind in [1, 2] {
                             set(kind, true);
                             is_generic(store.put(&location, "new".into()).await, "os error 5");
-                            // The file system lists no folders, so a name that is left would make the next attempt fail.
+                            // The file system lists no folders, so a name that is left would make the next attempt
+                            // fail.
                             let mut upload = store.put_multipart(&location).await.unwrap();
                             let part = upload.put_part("new".into()).await;
                             assert_eq!(part.is_err(), kind == 1);

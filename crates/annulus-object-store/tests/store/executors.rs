@@ -1,5 +1,5 @@
-//! Calls whose futures another executor polls inside a Tokio runtime. They complete although no worker of the runtime is
-//! free, or nothing drives the runtime, as those of `LocalFileSystem` do.
+//! Calls whose futures another executor polls inside a Tokio runtime. They complete although no worker of the runtime
+//! is free, or nothing drives the runtime, as those of `LocalFileSystem` do.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;

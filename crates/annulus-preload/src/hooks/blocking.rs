@@ -178,8 +178,8 @@ unsafe extern "C-unwind" fn run_private(start: *mut c_void) -> *mut c_void {
     unsafe { run(argument) }
 }
 
-/// Returns the function and the argument with which a thread starts. Queued bytes are sent first: from now on one thread
-/// may wait for bytes that another has queued.
+/// Returns the function and the argument with which a thread starts. Queued bytes are sent first: from now on one
+/// thread may wait for bytes that another has queued.
 fn start_of(run: *mut c_void, argument: *mut c_void) -> (*mut c_void, *mut c_void) {
     before_blocking();
     if !fd_table::is_private() {

@@ -186,7 +186,8 @@ hooks! {
     fn recvfrom(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int, from: *mut sockaddr,
         from_bytes: *mut socklen_t) -> ssize_t {
         match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
-            // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were read.
+            // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were
+            // read.
             Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
                 into_return(Err(libc::EFAULT))
             }

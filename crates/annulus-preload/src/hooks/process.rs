@@ -34,8 +34,8 @@ pub(super) fn before_exec() {
     });
 }
 
-/// Runs before functions that change credentials. A kernel thread that polls for a ring keeps the credentials with which
-/// the ring was created (trap 20).
+/// Runs before functions that change credentials. A kernel thread that polls for a ring keeps the credentials with
+/// which the ring was created (trap 20).
 fn before_credential_change() {
     catch_panic(|| {
         process::before_credential_change();

@@ -183,8 +183,8 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
         connection.set_narrow(sockopts::has_small_send_buffer(fd));
         send::check_writable(&mut guard, fd, connection);
     }
-    // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports nothing
-    // at all if it has neither unread bytes nor the end of the stream.
+    // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
+    // nothing at all if it has neither unread bytes nor the end of the stream.
     let has_input = connection.buffered() > 0 || connection.is(connection::ENDED);
     let holds = key == connection::IN && has_input && connection.held_events() != 0;
     if connection.mask() & key != 0 && (entry.kind() == Kind::Served || holds) {

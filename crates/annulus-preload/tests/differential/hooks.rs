@@ -369,8 +369,8 @@ fn all_hooks() -> impl Iterator<Item = Hook> {
     HOOKS.into_iter().chain(waits).chain(alone)
 }
 
-/// Functions without a hook: glibc runs a list of exit handlers, to which the library adds one, and `sigsetjmp` is a macro
-/// for `__sigsetjmp`.
+/// Functions without a hook: glibc runs a list of exit handlers, to which the library adds one, and `sigsetjmp` is a
+/// macro for `__sigsetjmp`.
 const NOT_EXPORTED: [&str; 3] = ["exit", "quick_exit", "sigsetjmp"];
 
 #[test]

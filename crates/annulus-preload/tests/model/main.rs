@@ -2,12 +2,12 @@
 //!
 //! There are two drivers. `tests/apps/model.c` reads and writes on the sockets of an epoll set. `tests/apps/beside.c`
 //! makes the calls beside them: duplicates, pipes, cancelled threads, jumps, children, private descriptors, brief sets.
-//! A driver makes the same sequence from the same seed, and plays the peers itself by direct system calls. It prints the
-//! result of each call and the events of each round. The sequences leave out results that depend on the kernel's timing,
-//! such as the bytes that a full socket still takes. Reports that may be larger under the library are marked.
+//! A driver makes the same sequence from the same seed, and plays the peers itself by direct system calls. It prints
+//! the result of each call and the events of each round. The sequences leave out results that depend on the kernel's
+//! timing, such as the bytes that a full socket still takes. Reports that may be larger under the library are marked.
 //!
-//! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, from `SEED` on, for hours if needed. Both apply to the
-//! tests that are chosen.
+//! `SEED=n` repeats one sequence; `MODEL_SEEDS=n` runs that many, from `SEED` on, for hours if needed. Both apply to
+//! the tests that are chosen.
 
 // Its paths come from this package (`CARGO_MANIFEST_DIR`, `CARGO_TARGET_TMPDIR`), so it cannot be in another crate.
 #[path = "../differential/program.rs"]
@@ -37,8 +37,8 @@ struct Model {
     regressions: &'static [u64],
 }
 
-/// The regressions are an edge after SO_RCVLOWAT without all events, last bytes that were not read, a oneshot member that
-/// was reported twice, an error that was not reported again, a reset behind unread bytes.
+/// The regressions are an edge after SO_RCVLOWAT without all events, last bytes that were not read, a oneshot member
+/// that was reported twice, an error that was not reported again, a reset behind unread bytes.
 static SOCKETS: Model = Model {
     driver: Program::c("model"),
     seeds: 30,

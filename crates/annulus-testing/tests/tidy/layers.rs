@@ -17,7 +17,8 @@ const LAYERS: [&str; 9] = [
     "sim",
 ];
 
-/// The modules of the preload library, in the same order. The rows with seven and with seventeen modules are dependency cycles.
+/// The modules of the preload library, in the same order. The rows with seven and with seventeen modules are dependency
+/// cycles.
 const PRELOAD_LAYERS: [&str; 9] = [
     "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position \
      young_set",

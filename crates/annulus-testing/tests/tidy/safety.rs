@@ -3,8 +3,8 @@
 use crate::repo::{Findings, Repo};
 use crate::source::{Source, find_word, ident_after, line_of};
 
-/// The files that may have `allow(unsafe_code)`, which the workspace denies elsewhere; a name that ends in `/` is a folder.
-/// Extending this list takes a separate change with a reason.
+/// The files that may have `allow(unsafe_code)`, which the workspace denies elsewhere; a name that ends in `/` is a
+/// folder. Extending this list takes a separate change with a reason.
 #[rustfmt::skip]
 const MAY_ALLOW_UNSAFE: [&str; 37] = [
     "crates/annulus/src/sys/",

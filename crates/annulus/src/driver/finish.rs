@@ -101,7 +101,8 @@ impl Done {
         {
             return;
         }
-        // SAFETY: Lent: the caller guarantees that the group is alive. The pointer came from `Arc::into_raw` or `as_ptr`.
+        // SAFETY: Lent: the caller guarantees that the group is alive. The pointer came from `Arc::into_raw` or
+        // `as_ptr`.
         let kept = unsafe {
             Arc::increment_strong_count(group.as_ptr());
             Arc::from_raw(group.as_ptr())

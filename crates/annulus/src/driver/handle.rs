@@ -26,8 +26,8 @@ use crate::sys::wake::EventFd;
 pub(crate) enum Why {
     /// Something was submitted, and the driver sleeps.
     Work,
-    /// An operation with a deadline was submitted. It must not wait until a driver whose threads are all busy has a free
-    /// one.
+    /// An operation with a deadline was submitted. It must not wait until a driver whose threads are all busy has a
+    /// free one.
     Deadline,
     /// The engine's arenas have changed. The driver may be awake.
     Arenas,
@@ -242,8 +242,8 @@ impl DriverHandle {
         }
     }
 
-    /// Marks the driver as about to sleep: every later submission wakes it. Returns `false`, and takes the mark back, if
-    /// there is one already.
+    /// Marks the driver as about to sleep: every later submission wakes it. Returns `false`, and takes the mark back,
+    /// if there is one already.
     #[inline]
     #[must_use]
     pub(crate) fn may_sleep(&self) -> bool {

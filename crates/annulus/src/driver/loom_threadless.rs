@@ -403,8 +403,8 @@ fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
     });
 }
 
-/// Finds: a driver that is drained and stays in place, so that the next drain finds it again; the end of a turn that leaves
-/// a thread waiting for it.
+/// Finds: a driver that is drained and stays in place, so that the next drain finds it again; the end of a turn that
+/// leaves a thread waiting for it.
 #[test]
 fn operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once() {
     for late in [false, true] {

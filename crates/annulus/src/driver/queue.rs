@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The operations of a driver that neither the kernel nor a blocking thread has, and the deadlines of all: the part that
-//! the drivers of rings share with the pool of blocking threads. The caller is the driver (Held), which therefore holds
-//! each slot that is not done (Lent). A chain links slots through their driver side (slot.rs, rule 2).
+//! The operations of a driver that neither the kernel nor a blocking thread has, and the deadlines of all: the part
+//! that the drivers of rings share with the pool of blocking threads. The caller is the driver (Held), which therefore
+//! holds each slot that is not done (Lent). A chain links slots through their driver side (slot.rs, rule 2).
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -44,8 +44,8 @@ impl Queue {
         has_deadline
     }
 
-    /// Handles a cancel request of a dropped future. The driver is the only owner of the operation from here on. Returns
-    /// whether the kernel or a thread has it.
+    /// Handles a cancel request of a dropped future. The driver is the only owner of the operation from here on.
+    /// Returns whether the kernel or a thread has it.
     pub(super) fn cancel_abandoned(&mut self, slot: &Slot, done: &mut Done) -> bool {
         if slot.lifecycle.unqueue() {
             // SAFETY: Once: done, abandoned, and off the list: no other code refers to it.
@@ -136,8 +136,8 @@ fn deadline(slot: &Slot, side: &DriverSide) -> Timer {
     }
 }
 
-/// Counts the final result of an operation that was started, and returns it as its future gets it. `is_live`: it was not
-/// cancelled.
+/// Counts the final result of an operation that was started, and returns it as its future gets it. `is_live`: it was
+/// not cancelled.
 #[inline]
 pub(super) fn count(
     counters: &Counters,

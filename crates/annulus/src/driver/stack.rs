@@ -146,7 +146,8 @@ impl<T: Linked> Iterator for Drained<T> {
 
     fn next(&mut self) -> Option<NonNull<T>> {
         let element = NonNull::new(self.next)?;
-        // SAFETY: Lent: the receiver does not have the node yet, so it is valid. Read before the receiver reuses the link.
+        // SAFETY: Lent: the receiver does not have the node yet, so it is valid. Read before the receiver reuses the
+        // link.
         self.next = unsafe { element.as_ref() }.link().load(Ordering::Relaxed);
         Some(element)
     }

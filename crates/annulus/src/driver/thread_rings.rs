@@ -38,8 +38,8 @@ pub trait RingExecutor: Send + Sync {
     /// Fails with any error that prevents the registration. The thread's operations then go to the engine's drivers.
     fn register(&self, ring: ThreadRing) -> io::Result<()>;
 
-    /// Returns whether the executor runs the [`Batches`] of its rings as a task, and a task that is woken on the calling
-    /// thread runs there. Otherwise each operation is submitted immediately.
+    /// Returns whether the executor runs the [`Batches`] of its rings as a task, and a task that is woken on the
+    /// calling thread runs there. Otherwise each operation is submitted immediately.
     fn runs_batches(&self) -> bool {
         false
     }
@@ -184,7 +184,8 @@ struct Entry {
     executor: u64,
     /// `None` if the ring could not be created.
     ring: Option<OwnRing>,
-    /// The number of operations of the thread before the next attempt to create the ring. `None` if it would fail again.
+    /// The number of operations of the thread before the next attempt to create the ring. `None` if it would fail
+    /// again.
     retry: Cell<Option<u32>>,
 }
 
@@ -198,8 +199,8 @@ impl Entry {
     }
 }
 
-/// The number of operations of a thread between two attempts to create its ring. A failed attempt takes as long as a few
-/// operations.
+/// The number of operations of a thread between two attempts to create its ring. A failed attempt takes as long as a
+/// few operations.
 const RETRY: u32 = 1024;
 
 /// A ring that its thread can use.
@@ -209,8 +210,8 @@ struct OwnRing {
     driver: Arc<ThreadlessDriver<Ring>>,
 }
 
-/// The batches of a ring: operations of tasks that were woken together. The executor runs a task that waits for the begin
-/// of each, lets the tasks that are ready run, and ends it.
+/// The batches of a ring: operations of tasks that were woken together. The executor runs a task that waits for the
+/// begin of each, lets the tasks that are ready run, and ends it.
 ///
 /// It may be dropped at any time. The executor must then have ended, or end the ring.
 pub struct Batches(Arc<ThreadlessDriver<Ring>>);

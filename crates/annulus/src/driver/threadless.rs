@@ -1,8 +1,8 @@
 //! A threadless driver: threads that have work for it poll it, in turns. Each thread with its own ring has one.
 //!
 //! `turn.rs` decides which thread has the turn. No submission is overlooked, and no thread blocks. Wakers and buffers
-//! are foreign code and run outside of the turn. A poll inside a delivery, by a waker that starts an operation, delivers
-//! nothing itself: the outer poll continues with that driver.
+//! are foreign code and run outside of the turn. A poll inside a delivery, by a waker that starts an operation,
+//! delivers nothing itself: the outer poll continues with that driver.
 //!
 //! In a batch, submissions only queue, until there are enough operations for a system call. Otherwise every submission
 //! polls.
@@ -369,8 +369,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         self.deliver(done);
     }
 
-    /// Does one round, and leaves the entries that do not fill a chunk for the sleep. Returns whether there is something
-    /// to deliver.
+    /// Does one round, and leaves the entries that do not fill a chunk for the sleep. Returns whether there is
+    /// something to deliver.
     fn round_before_sleep(&self, driver: &mut Driver<K>) -> bool {
         driver.keep_rest(true);
         self.round(driver);

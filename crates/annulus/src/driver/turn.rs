@@ -1,13 +1,13 @@
 //! # Safety
 //!
-//! Which thread polls a driver that has no thread: one word, in which each step is one atomic operation. Checked by loom
-//! (`ci/loom`).
+//! Which thread polls a driver that has no thread: one word, in which each step is one atomic operation. Checked by
+//! loom (`ci/loom`).
 //!
 //! The rules:
 //!
 //! 1. *The driver* belongs to the thread that has set `HELD`, until it clears `HELD`.
-//! 2. *No call is lost.* A thread that finds `HELD` set sets `AGAIN` in the same step. The holder clears `AGAIN` before it
-//!    looks for work, and the step that clears `HELD` tells it whether `AGAIN` is set. It then takes one more turn.
+//! 2. *No call is lost.* A thread that finds `HELD` set sets `AGAIN` in the same step. The holder clears `AGAIN` before
+//!    it looks for work, and the step that clears `HELD` tells it whether `AGAIN` is set. It then takes one more turn.
 //! 3. *A sleep in the kernel* begins with the step that sets `ASLEEP`, unless that step finds `AGAIN` or `OVER`. A
 //!    thread that finds `ASLEEP` interrupts the kernel.
 //! 4. *A batch.* While `BATCH` is set, operations are queued. The thread that clears it takes a turn afterwards.
@@ -226,8 +226,8 @@ impl<T> TurnGuard<'_, T> {
         self.turn.bits.fetch_or(AGAIN, Ordering::AcqRel);
     }
 
-    /// Begins a sleep in the kernel, which `wake_up` or the end of the turn ends. Returns `false` if there is a mark, or
-    /// the value must end.
+    /// Begins a sleep in the kernel, which `wake_up` or the end of the turn ends. Returns `false` if there is a mark,
+    /// or the value must end.
     pub(super) fn fall_asleep(&mut self) -> bool {
         let before = self.turn.bits.fetch_or(ASLEEP, Ordering::AcqRel);
         before & (AGAIN | OVER) == 0 || broken(Mutation::MarkSleptOver)

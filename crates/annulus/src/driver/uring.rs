@@ -63,8 +63,8 @@ const CHUNKS: [(u32, u32); 2] = [(64, 2), (u32::MAX, 8)];
 const CHUNKS_ALONE: [(u32, u32); 3] = [(16, 2), (64, 8), (u32::MAX, CHUNK_MAX)];
 /// The load from which on operations are queued whether or not others are known to follow.
 const CHUNK_LOAD: u32 = 3;
-/// The number of operations in flight from which on kernel workers run large reads. Fewer do not keep several processors
-/// busy.
+/// The number of operations in flight from which on kernel workers run large reads. Fewer do not keep several
+/// processors busy.
 const WORKERS_FROM: u32 = 8;
 /// The pause after an enter call that was refused more than [`REFUSALS_MAX`] times in a row.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
@@ -269,8 +269,8 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Called when the owner polls its future again in place of a sleep. From the second time in a row, submits the
-    /// entries that were left for the wait: a future that never waits would keep them from the kernel. One that its last
-    /// completion woke sleeps next, and one enter then submits and waits.
+    /// entries that were left for the wait: a future that never waits would keep them from the kernel. One that its
+    /// last completion woke sleeps next, and one enter then submits and waits.
     pub(super) fn skip_sleep(&mut self) {
         if std::mem::replace(&mut self.has_skipped, true) && self.kernel.unsubmitted() > 0 {
             self.submit();
@@ -283,8 +283,8 @@ impl<K: Kernel> Driver<K> {
         !self.keeps_rest && (refused || self.is_stuck() || !self.handle.inbox.is_empty())
     }
 
-    /// Returns the number of SQEs to push before they are submitted, if a flush has to be scheduled for those that wait.
-    /// At a low load, that pays only for tasks that were woken together.
+    /// Returns the number of SQEs to push before they are submitted, if a flush has to be scheduled for those that
+    /// wait. At a low load, that pays only for tasks that were woken together.
     #[inline]
     pub(super) fn chunk_of_woken(&self) -> u32 {
         let is_low = self.tuning.chunk.is_none() && self.load < CHUNK_LOAD;

@@ -73,10 +73,10 @@ const BLOCK_BYTES: usize = 4 << 10;
 /// 256 KiB, follow with the next call. Writes are made one after another, in order. Reads and seeks wait until all of
 /// them are complete.
 ///
-/// If a write fails, the position moves back behind the last byte that was written, and later bytes are discarded. Every
-/// following read, write and flush returns the error, up to a seek, which returns it as well, and does nothing else. A
-/// program that ignores an error can so not take lost bytes for written ones. A flush or shutdown returns when all bytes are with the kernel, or with the error. It
-/// does not make them durable; see [`File::sync_data`].
+/// If a write fails, the position moves back behind the last byte that was written, and later bytes are discarded.
+/// Every following read, write and flush returns the error, up to a seek, which returns it as well, and does nothing
+/// else. A program that ignores an error can so not take lost bytes for written ones. A flush or shutdown returns when
+/// all bytes are with the kernel, or with the error. It does not make them durable; see [`File::sync_data`].
 ///
 /// Dropping a future loses no bytes. Dropping the cursor completes its writes, without reporting errors; the end of the
 /// program does not wait for that.

@@ -51,8 +51,8 @@ impl DirEntry {
 
 /// The entries of a directory, returned by [`Engine::read_dir`](crate::Engine::read_dir).
 ///
-/// [`next`](ReadDir::next) returns one entry after the other, in the order of the file system. Awaiting the value itself
-/// returns all of them. `.` and `..` are left out.
+/// [`next`](ReadDir::next) returns one entry after the other, in the order of the file system. Awaiting the value
+/// itself returns all of them. `.` and `..` are left out.
 ///
 /// The listing is read in pieces of 64 KiB on a blocking thread, because io_uring has no opcode for it. While the
 /// entries of one piece are taken, the next one is read, so a directory of any size needs 128 KiB. Entries that are

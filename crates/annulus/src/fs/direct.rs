@@ -38,8 +38,8 @@ impl Direct {
             && offset.is_multiple_of(u64::from(self.offset_bytes))
     }
 
-    /// Returns the target of a read: the buffer if it is aligned, otherwise a bounce buffer for the rounded range. Fails
-    /// with `OutOfMemory` if there is no memory for that.
+    /// Returns the target of a read: the buffer if it is aligned, otherwise a bounce buffer for the rounded range.
+    /// Fails with `OutOfMemory` if there is no memory for that.
     pub(crate) fn target(
         self,
         address: usize,

@@ -504,8 +504,8 @@ impl File {
         self.op(Fsync::new(self.fd.clone(), true))
     }
 
-    /// Starts to write the changed pages of a range back to the device, or waits for them: `sync_file_range(2)`. 0 bytes
-    /// means up to the end of the file.
+    /// Starts to write the changed pages of a range back to the device, or waits for them: `sync_file_range(2)`. 0
+    /// bytes means up to the end of the file.
     ///
     /// Spreads the work of a later [`sync_data`](File::sync_data), and never replaces it: neither the metadata nor the
     /// device's cache is written, so the data may be lost in a crash.
@@ -538,9 +538,9 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Fails with any error of `copy_file_range(2)`, unchanged: `EXDEV` across most file systems, `EINVAL` if the ranges
-    /// overlap in one file, `EBADF` if `into` was opened for appending. Fails with `InvalidInput` if a range ends beyond
-    /// `i64::MAX`.
+    /// Fails with any error of `copy_file_range(2)`, unchanged: `EXDEV` across most file systems, `EINVAL` if the
+    /// ranges overlap in one file, `EBADF` if `into` was opened for appending. Fails with `InvalidInput` if a range
+    /// ends beyond `i64::MAX`.
     pub fn copy_range_to(
         &self,
         offset: u64,

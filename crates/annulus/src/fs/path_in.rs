@@ -8,9 +8,9 @@ use crate::op::At;
 
 /// An open directory, which operations use as the base of paths. Cheap to clone.
 ///
-/// [`at`](Dir::at) returns a path that every operation by path accepts. Its lookup starts at the directory, whatever its
-/// name is meanwhile: another process that renames it, or replaces a part of its path by a symbolic link, has no effect.
-/// Absolute paths, `..` and symbolic links still leave the directory, except with
+/// [`at`](Dir::at) returns a path that every operation by path accepts. Its lookup starts at the directory, whatever
+/// its name is meanwhile: another process that renames it, or replaces a part of its path by a symbolic link, has no
+/// effect. Absolute paths, `..` and symbolic links still leave the directory, except with
 /// [`OpenOptions::beneath`](crate::OpenOptions::beneath).
 ///
 /// ```
@@ -82,8 +82,8 @@ impl<'a> PathIn<'a> {
     }
 }
 
-/// The path of an operation: anything that is `AsRef<Path>`, relative to the working directory, or a [`PathIn`], relative
-/// to an open directory.
+/// The path of an operation: anything that is `AsRef<Path>`, relative to the working directory, or a [`PathIn`],
+/// relative to an open directory.
 ///
 /// Implemented by this crate only.
 pub trait OpPath: sealed::Sealed {

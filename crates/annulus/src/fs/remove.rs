@@ -17,8 +17,8 @@ struct Level {
     entries: ReadDir,
 }
 
-/// Every path is relative to an open directory, and no link is followed. A directory that is replaced by a symbolic link
-/// meanwhile does not lead the removal elsewhere (CVE-2022-21658 was such an error of std).
+/// Every path is relative to an open directory, and no link is followed. A directory that is replaced by a symbolic
+/// link meanwhile does not lead the removal elsewhere (CVE-2022-21658 was such an error of std).
 pub(crate) async fn remove_dir_all(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Result<()> {
     let metadata = paths::metadata(submitter, path, false).await?;
     if metadata.kind() == FileKind::Symlink {

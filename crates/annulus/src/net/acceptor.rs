@@ -298,8 +298,8 @@ impl<S: From<Accepted>> Incoming<S> {
         self.acceptor.queue.borrow().len()
     }
 
-    /// Calls `report` for each accept that fails and is tried again; see [`next`](Incoming::next). While descriptors are
-    /// short, that is 100 times a second. [Metrics](crate::metrics) count these failures as well.
+    /// Calls `report` for each accept that fails and is tried again; see [`next`](Incoming::next). While descriptors
+    /// are short, that is 100 times a second. [Metrics](crate::metrics) count these failures as well.
     pub fn on_failure(&mut self, report: impl FnMut(&io::Error) + 'static) {
         self.on_failure = Some(Box::new(report));
     }
@@ -307,8 +307,8 @@ impl<S: From<Accepted>> Incoming<S> {
     /// Waits for the next connection. Returns `None` when the runtime ends.
     ///
     /// If descriptors or memory have run out (`EMFILE`, `ENFILE`, `ENOMEM`, `ENOBUFS`), or for errors of the network or
-    /// a firewall, the next attempt is made 10 ms later; after `ECONNABORTED`, immediately. Dropping the future loses no
-    /// connection.
+    /// a firewall, the next attempt is made 10 ms later; after `ECONNABORTED`, immediately. Dropping the future loses
+    /// no connection.
     ///
     /// # Errors
     ///

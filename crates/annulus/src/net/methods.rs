@@ -247,7 +247,8 @@ macro_rules! listener_methods {
             /// # Errors
             ///
             /// Fails with `EMFILE` or `ENFILE` if descriptors have run out, and with other errors of `accept(2)`; the
-            /// next call then waits for 10 ms before it tries again, except after `ECONNABORTED`. Fails with [`EngineError::Ended`](crate::EngineError::Ended) when the runtime ends.
+            /// next call then waits for 10 ms before it tries again, except after `ECONNABORTED`. Fails with
+            /// [`EngineError::Ended`](crate::EngineError::Ended) when the runtime ends.
             pub async fn accept(&self) -> io::Result<$stream> {
                 Ok($stream(self.acceptor.accept().await?))
             }

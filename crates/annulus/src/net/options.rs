@@ -103,8 +103,8 @@ impl<'a> SocketOptions<'a> {
     }
 
     /// Delays accepting a connection until the client has sent data, or for some seconds (`TCP_DEFER_ACCEPT`). For
-    /// protocols whose client speaks first: the first receive then finds the data. A client that has sent nothing is not
-    /// told when the listener closes. TCP only.
+    /// protocols whose client speaks first: the first receive then finds the data. A client that has sent nothing is
+    /// not told when the listener closes. TCP only.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `canonicalize`: `realpath(3)` on a blocking thread, because io_uring has no opcode for it. The path and the buffer are
-//! those of a `ReadLink` (Lent, Still).
+//! `canonicalize`: `realpath(3)` on a blocking thread, because io_uring has no opcode for it. The path and the buffer
+//! are those of a `ReadLink` (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `copy_range_to`: `copy_file_range` on a blocking thread, because io_uring has no opcode for it. Owns both descriptors
-//! (Open). The range is copied in pieces, so that a dropped copy ends soon.
+//! `copy_range_to`: `copy_file_range` on a blocking thread, because io_uring has no opcode for it. Owns both
+//! descriptors (Open). The range is copied in pieces, so that a dropped copy ends soon.
 #![allow(unsafe_code)]
 
 use std::io;

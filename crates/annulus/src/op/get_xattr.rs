@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `get_xattr`: GETXATTR or FGETXATTR, or the same as a system call. Owns the descriptor (Open) or the path, the name and
-//! the buffer (Lent, Still).
+//! `get_xattr`: GETXATTR or FGETXATTR, or the same as a system call. Owns the descriptor (Open) or the path, the name
+//! and the buffer (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

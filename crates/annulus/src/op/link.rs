@@ -1,6 +1,7 @@
 //! # Safety
 //!
-//! `hard_link`, `link_to`: LINKAT, or `linkat`. Owns both paths (Lent, Still), and the descriptor of an open file (Open).
+//! `hard_link`, `link_to`: LINKAT, or `linkat`. Owns both paths (Lent, Still), and the descriptor of an open file
+//! (Open).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `read_dir`: `getdents64` for one piece of a listing, on a blocking thread, because io_uring has no opcode for it. Owns
-//! the descriptor (Open) and the buffer (Lent, Still).
+//! `read_dir`: `getdents64` for one piece of a listing, on a blocking thread, because io_uring has no opcode for it.
+//! Owns the descriptor (Open) and the buffer (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsString};

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `open`: OPENAT or OPENAT2, or `openat` or `openat2`. Owns the path (Lent, Still), and keeps its directory (Open). The
-//! result is a descriptor, which `complete` wraps immediately, so that an abandoned operation closes it (trap 4).
+//! `open`: OPENAT or OPENAT2, or `openat` or `openat2`. Owns the path (Lent, Still), and keeps its directory (Open).
+//! The result is a descriptor, which `complete` wraps immediately, so that an abandoned operation closes it (trap 4).
 //!
 //! If the lookup starts on a mount that is known to be local, the caller's thread first tries to open a cached path of
 //! that mount. Otherwise the file system's own open may wait for another process or machine, although the path is

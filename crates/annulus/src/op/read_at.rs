@@ -19,8 +19,8 @@ use crate::sys::sqe::{ASYNC, Sqe, opcode};
 /// The largest read that is copied from the page cache on the caller's thread, bytes. The copy takes about 25 µs.
 pub(crate) const FAST_PATH_BYTES_MAX: usize = 128 << 10;
 
-/// The size of a buffered read, bytes, from which on a driver may leave it to a kernel worker. Otherwise the thread that
-/// submits also copies the data, which takes longer than the hand-off to a worker.
+/// The size of a buffered read, bytes, from which on a driver may leave it to a kernel worker. Otherwise the thread
+/// that submits also copies the data, which takes longer than the hand-off to a worker.
 const WORKER_BYTES_MIN: usize = 64 << 10;
 
 /// Reads at an offset into a buffer of type `B`; the result is the number of bytes and the buffer.

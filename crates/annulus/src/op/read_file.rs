@@ -1,8 +1,8 @@
 //! # Safety
 //!
 //! `read_file`: a whole file by path, in several requests one after the other: OPENAT2, READ until the end, and CLOSE,
-//! or the same system calls. Owns the path (Lent, Still; its directory: Open), the buffer (Lent, Still, Written) and the
-//! descriptor (Open), which is closed when the operation is dropped between two requests.
+//! or the same system calls. Owns the path (Lent, Still; its directory: Open), the buffer (Lent, Still, Written) and
+//! the descriptor (Open), which is closed when the operation is dropped between two requests.
 //!
 //! The open takes only a path that the kernel has cached, on the mount where the lookup starts, which is known to be
 //! local. All requests are then as brief as those of an open file. Everything else is left to the caller.

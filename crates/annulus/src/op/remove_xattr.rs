@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `remove_xattr`: `removexattr` or `fremovexattr` on a blocking thread, because io_uring has no opcode for it. Owns the
-//! descriptor (Open) or the path, and the name (Lent, Still).
+//! `remove_xattr`: `removexattr` or `fremovexattr` on a blocking thread, because io_uring has no opcode for it. Owns
+//! the descriptor (Open) or the path, and the name (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

@@ -3,12 +3,12 @@
 use super::Resume;
 use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
 
-/// The maximum number of immediate repeats of a refused request in a row. A file that always returns EAGAIN, or a kernel
-/// that always refuses an enter call, would otherwise keep a driver busy without end.
+/// The maximum number of immediate repeats of a refused request in a row. A file that always returns EAGAIN, or a
+/// kernel that always refuses an enter call, would otherwise keep a driver busy without end.
 pub(crate) const REFUSALS_MAX: u8 = 64;
 
-/// The maximum number for an operation that returns ENOMEM. Some kernels return it once without need (trap 57); a real shortage
-/// of memory does not end within microseconds.
+/// The maximum number for an operation that returns ENOMEM. Some kernels return it once without need (trap 57); a real
+/// shortage of memory does not end within microseconds.
 const SHORTAGES_MAX: u8 = 2;
 
 /// Retries after EINTR (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS

@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! `set_xattr`: SETXATTR or FSETXATTR, or the same as a system call. Owns the descriptor (Open) or the path, the name and
-//! the value (Lent, Still).
+//! `set_xattr`: SETXATTR or FSETXATTR, or the same as a system call. Owns the descriptor (Open) or the path, the name
+//! and the value (Lent, Still).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

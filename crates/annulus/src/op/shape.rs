@@ -1,7 +1,7 @@
 //! # Safety
 //!
-//! The buffers of a transfer of a file or socket: one, or several with the vectors that point to them. Transferred bytes
-//! are cut off at the front. Buffers and vectors are on the heap (Lent, Still).
+//! The buffers of a transfer of a file or socket: one, or several with the vectors that point to them. Transferred
+//! bytes are cut off at the front. Buffers and vectors are on the heap (Lent, Still).
 #![allow(unsafe_code)]
 
 use super::{TRANSFER_MAX, VECTORS_MAX};

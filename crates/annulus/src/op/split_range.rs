@@ -1,4 +1,5 @@
-//! A range of a file for operations on whole ranges, which are made piece by piece. Shared by `advise` and `sync_range`.
+//! A range of a file for operations on whole ranges, which are made piece by piece. Shared by `advise` and
+//! `sync_range`.
 
 use super::{Resume, retry_interrupted};
 use crate::narrow::low_half;

@@ -1,9 +1,9 @@
 //! # Safety
 //!
 //! `write_at`, `read_vectored_at`, `write_vectored_at` and their exact forms: WRITE, READV or WRITEV; or `pwritev2`,
-//! `preadv2`. They differ in direction and shape. `read_at` has its own file, because it knows the page cache and direct
-//! I/O. Owns the descriptor (Open) and the buffers (Lent, Still). Treats at most the transferred bytes as initialised
-//! (Written).
+//! `preadv2`. They differ in direction and shape. `read_at` has its own file, because it knows the page cache and
+//! direct I/O. Owns the descriptor (Open) and the buffers (Lent, Still). Treats at most the transferred bytes as
+//! initialised (Written).
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;

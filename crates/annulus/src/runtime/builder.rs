@@ -267,13 +267,13 @@ impl RuntimeBuilder {
     /// ```
     ///
     /// Tasks of `tokio::spawn` run on the core that spawned them, and may use its sockets. One that blocks its thread
-    /// blocks the core, so use `spawn_blocking`. `block_in_place` works in tasks of the core; in tasks of `tokio::spawn` it
-    /// panics, as in every current-thread runtime. Use [`with_tokio_handle`](RuntimeBuilder::with_tokio_handle) for tasks
-    /// that need other threads.
+    /// blocks the core, so use `spawn_blocking`. `block_in_place` works in tasks of the core; in tasks of
+    /// `tokio::spawn` it panics, as in every current-thread runtime. Use
+    /// [`with_tokio_handle`](RuntimeBuilder::with_tokio_handle) for tasks that need other threads.
     ///
     /// Tokio's tasks are dropped after those of the core. The core then waits for blocking work for at most the
-    /// [`drain_timeout`](RuntimeBuilder::drain_timeout); with a [grace period](RuntimeBuilder::grace), only until its end.
-    /// Code that does not use Tokio costs no more than without it.
+    /// [`drain_timeout`](RuntimeBuilder::drain_timeout); with a [grace period](RuntimeBuilder::grace), only until its
+    /// end. Code that does not use Tokio costs no more than without it.
     ///
     /// A thread inside a Tokio runtime can't run another one. If the calling thread is, a multi-thread runtime with a
     /// worker per core runs beside the cores instead.
@@ -284,8 +284,8 @@ impl RuntimeBuilder {
     }
 
     /// Gives each core the context of an existing Tokio runtime instead of [its own](RuntimeBuilder::with_tokio). Tasks
-    /// of `tokio::spawn` then run on the threads of that runtime, and each wake-up between them and a core costs a system
-    /// call if the woken thread sleeps.
+    /// of `tokio::spawn` then run on the threads of that runtime, and each wake-up between them and a core costs a
+    /// system call if the woken thread sleeps.
     ///
     /// If that runtime ends before the cores, its timers and sockets fail or panic in the tasks that use them. A
     /// current-thread runtime makes progress only while some thread is in its `block_on`.

@@ -1,9 +1,9 @@
 //! A Tokio runtime on a core's thread.
 //!
-//! The core runs its tasks, and then drives its backend inside of Tokio's `block_on`. If it has nothing to do, it sleeps
-//! there, and Tokio runs its own tasks and waits in its reactor. The reactor watches what can end the sleep of a core:
-//! the ring's bell (an eventfd) or the epoll instance, the notifier, and a timer. So `tokio::spawn` and Tokio's timers
-//! stay on the core's thread.
+//! The core runs its tasks, and then drives its backend inside of Tokio's `block_on`. If it has nothing to do, it
+//! sleeps there, and Tokio runs its own tasks and waits in its reactor. The reactor watches what can end the sleep of a
+//! core: the ring's bell (an eventfd) or the epoll instance, the notifier, and a timer. So `tokio::spawn` and Tokio's
+//! timers stay on the core's thread.
 //!
 //! Tasks of the core run outside of `block_on`, as code may then block in place or enter other runtimes. Tasks of Tokio
 //! that use the core's sockets during a sleep wake a task that submits their operations.

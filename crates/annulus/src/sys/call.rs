@@ -330,7 +330,8 @@ pub(crate) fn symlinkat(target: &CStr, (dir, name): DirPath<'_>) -> i32 {
 
 /// `readlinkat(2)` into `into`. Returns the length of the target, cut to that of `into`.
 pub(crate) fn readlinkat((dir, path): DirPath<'_>, into: &mut [u8]) -> i32 {
-    // SAFETY: Lent: `path` is NUL-terminated by its type, and `into` is borrowed for the call, which does not outlast it.
+    // SAFETY: Lent: `path` is NUL-terminated by its type, and `into` is borrowed for the call, which does not outlast
+    // it.
     last(unsafe {
         libc::syscall(
             libc::SYS_readlinkat,

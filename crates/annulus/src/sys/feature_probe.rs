@@ -1,8 +1,8 @@
 //! # Safety
 //!
 //! The attempts of the probes of features (`probe_table.rs`). Each set-up flag is tried on a ring that is closed
-//! immediately, each registration by a transfer that uses it. Nothing is in flight when a probe ends (Drained). If the kernel does not
-//! complete the transfer, the memory that it may still access is leaked (Lent).
+//! immediately, each registration by a transfer that uses it. Nothing is in flight when a probe ends (Drained). If the
+//! kernel does not complete the transfer, the memory that it may still access is leaked (Lent).
 #![allow(unsafe_code)]
 
 use std::io;

@@ -45,8 +45,8 @@ thread_local! {
 /// is never removed: a thread with as many filters has the same ones. 0 if it is not known.
 static INHERITED: AtomicU32 = AtomicU32::new(0);
 
-/// The result for threads with the inherited filters: [`UNKNOWN`], [`SAFE`], [`KILLS`], or the identifier of the process
-/// whose thread is finding out. That of another process is left over from a fork, and counts as unknown.
+/// The result for threads with the inherited filters: [`UNKNOWN`], [`SAFE`], [`KILLS`], or the identifier of the
+/// process whose thread is finding out. That of another process is left over from a fork, and counts as unknown.
 static RESULT: AtomicI32 = AtomicI32::new(UNKNOWN);
 const UNKNOWN: i32 = 0;
 const SAFE: i32 = -1;
@@ -258,8 +258,8 @@ fn is_filtered() -> bool {
     !cfg!(miri) && secure_computing_mode() == Ok(SecureComputingMode::Filter)
 }
 
-/// Makes the calls, and ends the child if none of them has ended it. Uses no lock and no allocator, which another thread
-/// of the parent may have held.
+/// Makes the calls, and ends the child if none of them has ended it. Uses no lock and no allocator, which another
+/// thread of the parent may have held.
 fn run_child(calls: &[c_long]) -> ! {
     // Otherwise a kill writes a core dump with the memory of the program.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);

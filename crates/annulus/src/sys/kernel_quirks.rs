@@ -1,8 +1,9 @@
 //! # Safety
 //!
-//! The attempts of the probes of behaviour that differs between kernels with the same features (`probe_table.rs`). A version number cannot tell, because fixes
-//! are backported. No operation here points to memory (NOPs, and polls of a socket), so nothing is lent to the kernel
-//! (Lent). Each ring is drained, or closed with nothing but a poll in flight (Drained).
+//! The attempts of the probes of behaviour that differs between kernels with the same features (`probe_table.rs`). A
+//! version number cannot tell, because fixes are backported. No operation here points to memory (NOPs, and polls of a
+//! socket), so nothing is lent to the kernel (Lent). Each ring is drained, or closed with nothing but a poll in flight
+//! (Drained).
 #![allow(unsafe_code)]
 
 use std::io::{self, Write};

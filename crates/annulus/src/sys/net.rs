@@ -188,8 +188,8 @@ pub(crate) unsafe fn recv(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
     recv_into(fd, into)
 }
 
-/// `recv(2)` into `memory`, without waiting. The result is the number of bytes at its front that are initialised now, or
-/// a negated errno.
+/// `recv(2)` into `memory`, without waiting. The result is the number of bytes at its front that are initialised now,
+/// or a negated errno.
 #[inline]
 pub(crate) fn recv_into(fd: RawFd, memory: &mut [MaybeUninit<u8>]) -> i32 {
     res(net::recv(borrow_fd(fd), memory, RecvFlags::DONTWAIT).map(|(_, n)| n))

@@ -1,5 +1,5 @@
-//! The table of probes: what is tried, how, and the verdict. `Support` and `annulus doctor` read it. The attempts are in
-//! `syscall_probe.rs`, `feature_probe.rs` and `kernel_quirks.rs`.
+//! The table of probes: what is tried, how, and the verdict. `Support` and `annulus doctor` read it. The attempts are
+//! in `syscall_probe.rs`, `feature_probe.rs` and `kernel_quirks.rs`.
 
 use std::ffi::c_long;
 use std::io;
@@ -50,8 +50,8 @@ pub enum ProbeKind {
     /// A system call of io_uring. The refused calls, and their errors, show which policy forbids io_uring: a filter
     /// refuses calls by number; a sysctl and the security modules refuse only the set-up.
     SystemCall,
-    /// A flag of `io_uring_setup`. An accepted flag is not a recommendation: polling needs a device with poll queues, or
-    /// a free processor.
+    /// A flag of `io_uring_setup`. An accepted flag is not a recommendation: polling needs a device with poll queues,
+    /// or a free processor.
     SetupFlag,
     /// A kind of registration.
     Registration,

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The attempts of the probes of io_uring's three system calls (`probe_table.rs`), which the kernel or a filter may refuse. A ring is set up and closed
-//! immediately with nothing in flight (Drained). The other two calls are made on a descriptor that is not a ring, so
-//! the kernel accesses no memory of this process (Lent).
+//! The attempts of the probes of io_uring's three system calls (`probe_table.rs`), which the kernel or a filter may
+//! refuse. A ring is set up and closed immediately with nothing in flight (Drained). The other two calls are made on a
+//! descriptor that is not a ring, so the kernel accesses no memory of this process (Lent).
 //!
 //! Filters forbid calls by number and never check the descriptor. An `EPERM` from `io_uring_enter` on an eventfd
 //! therefore comes from a filter; the kernel itself would report that this is not a ring.

@@ -36,8 +36,8 @@ impl TimerFd {
         let _ = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &at);
     }
 
-    /// Returns a copy of the epoll instance that watches this timer, which is not set. `None` without `/proc`, or if the
-    /// instance that it shows does not report the timer.
+    /// Returns a copy of the epoll instance that watches this timer, which is not set. `None` without `/proc`, or if
+    /// the instance that it shows does not report the timer.
     pub(crate) fn watcher(&self) -> Option<OwnedFd> {
         // See proc_pid_fdinfo(5).
         let watched = format!("{}", self.0.as_raw_fd());

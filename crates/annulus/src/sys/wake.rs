@@ -93,8 +93,8 @@ const AWAKE: u32 = 0;
 const PARKED: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The state of a driver that may sleep outside of its ring. A notification is kept until the driver is awake, so that a
-/// driver that is about to park does not miss it.
+/// The state of a driver that may sleep outside of its ring. A notification is kept until the driver is awake, so that
+/// a driver that is about to park does not miss it.
 #[derive(Debug)]
 pub(crate) struct Parking(AtomicU32);
 

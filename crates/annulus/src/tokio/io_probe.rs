@@ -1,6 +1,6 @@
-//! Whether a runtime has an I/O driver. Tokio offers no function for this, and panics if a descriptor is registered with
-//! a runtime that has none (checked with 1.54). A Tokio runtime with I/O has an epoll instance. If the process has none,
-//! nothing has to be registered to find out.
+//! Whether a runtime has an I/O driver. Tokio offers no function for this, and panics if a descriptor is registered
+//! with a runtime that has none (checked with 1.54). A Tokio runtime with I/O has an epoll instance. If the process has
+//! none, nothing has to be registered to find out.
 
 use std::fs;
 use std::os::fd::{AsRawFd, RawFd};

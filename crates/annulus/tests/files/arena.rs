@@ -22,8 +22,8 @@ fn arena(engine: &Engine, count: usize, bytes: usize) -> Arena {
     engine.register_buffers(layout).unwrap()
 }
 
-/// Returns whether the rings have registered all of the arena; prints a skip if the kernel, or the user's limit of locked
-/// memory, does not allow it.
+/// Returns whether the rings have registered all of the arena; prints a skip if the kernel, or the user's limit of
+/// locked memory, does not allow it.
 fn is_registered(fixture: &Fixture, arena: &Arena) -> bool {
     let registered = arena.registered();
     if let Some(

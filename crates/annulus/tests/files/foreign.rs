@@ -70,8 +70,8 @@ async fn at_each_call(
         read(&file).await;
     }
     // A panic on this thread drops the rest of its batch in flight. Those reads hold their buffers and the file until
-    // their driver has cancelled them (an operation drops its file before its buffer). A ring of this thread is driven by
-    // the reads of this loop.
+    // their driver has cancelled them (an operation drops its file before its buffer). A ring of this thread is driven
+    // by the reads of this loop.
     while buffers.alive() > 0 {
         read(&file).await;
     }

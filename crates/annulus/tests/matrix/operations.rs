@@ -182,7 +182,8 @@ async fn both<A, B, E: Into<io::Error>, F: Into<io::Error>>(
     .await
 }
 
-/// Returns a loopback address that no other cell uses. A connect that was dropped may reach a listener of the same port.
+/// Returns a loopback address that no other cell uses. A connect that was dropped may reach a listener of the same
+/// port.
 fn unused_address() -> SocketAddr {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let [_, _, high, low] = NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes();

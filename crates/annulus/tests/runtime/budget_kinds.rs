@@ -1,5 +1,5 @@
-//! Each kind of future that may be ready many times in a row takes from the budget of its task's poll. These tests count
-//! operations, and no time.
+//! Each kind of future that may be ready many times in a row takes from the budget of its task's poll. These tests
+//! count operations, and no time.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -1,8 +1,8 @@
 //! Echo: the server returns each message unchanged.
 //!
-//! A message begins with the numbers of the request and the connection, as far as they fit, so that a response to another
-//! request or client is detected. Short messages are compared completely, and so is one of 16 long messages. Of the other
-//! long messages, the length and the beginning are compared: comparing 64 KiB costs more than receiving them.
+//! A message begins with the numbers of the request and the connection, as far as they fit, so that a response to
+//! another request or client is detected. Short messages are compared completely, and so is one of 16 long messages. Of
+//! the other long messages, the length and the beginning are compared: comparing 64 KiB costs more than receiving them.
 
 use super::protocol::{Completed, Protocol, Step};
 

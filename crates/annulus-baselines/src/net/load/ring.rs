@@ -190,8 +190,8 @@ impl Received {
             "a completion names a buffer of the group"
         );
         let start = usize::from(buffer) * self.buffer_bytes;
-        // SAFETY: the range is within the map (asserted). The completion passed the buffer to this thread, and the kernel
-        // gets it back only in `give_back`, which needs `&mut self`.
+        // SAFETY: the range is within the map (asserted). The completion passed the buffer to this thread, and the
+        // kernel gets it back only in `give_back`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), len) }
     }
 

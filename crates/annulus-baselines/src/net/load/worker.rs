@@ -312,8 +312,8 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             return Ok(());
         }
         let start = conn_index as usize * self.slot_bytes;
-        // SAFETY: only this reference points to the slot's part of the map, and the kernel has sent its previous content
-        // (see the header).
+        // SAFETY: only this reference points to the slot's part of the map, and the kernel has sent its previous
+        // content (see the header).
         let memory = unsafe {
             std::slice::from_raw_parts_mut(self.sends.as_mut_ptr().add(start), self.slot_bytes)
         };

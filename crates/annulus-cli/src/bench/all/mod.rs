@@ -1,5 +1,5 @@
-//! `annulus bench all`: runs the other benchmarks one after the other, each in a separate process, and writes one page and
-//! one JSON file.
+//! `annulus bench all`: runs the other benchmarks one after the other, each in a separate process, and writes one page
+//! and one JSON file.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -37,7 +37,8 @@ const SHARE: f64 = 1.6;
 /// The time that an interrupted part has to write its results.
 const ENDING: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The exit codes of a part that is not available here, and of `annulus run --explain` for a program that is not served.
+/// The exit codes of a part that is not available here, and of `annulus run --explain` for a program that is not
+/// served.
 const EXIT_UNAVAILABLE: i32 = 77;
 const EXIT_NOT_SERVED: i32 = 3;
 
@@ -304,8 +305,8 @@ fn measure(step: &Step, json: &Path, share: &Share) -> std::io::Result<Ended> {
     })
 }
 
-/// Waits for the end. A child that is too late is interrupted, and writes what it has. Returns its exit code, and whether
-/// it was interrupted.
+/// Waits for the end. A child that is too late is interrupted, and writes what it has. Returns its exit code, and
+/// whether it was interrupted.
 fn wait(child: &mut Child, until: Instant) -> std::io::Result<(Option<i32>, bool)> {
     let mut cut = false;
     loop {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Each load runs `PAIRS` times (default 9) on each store, alternately, with other programs and the drive beside them.
-//! `put_fsync=100000` sets the number of puts. The objects stay in FOLDER. The table has medians and quartiles of time and
-//! CPU time, and of our time and CPU time divided by those of the others in the same round.
+//! `put_fsync=100000` sets the number of puts. The objects stay in FOLDER. The table has medians and quartiles of time
+//! and CPU time, and of our time and CPU time divided by those of the others in the same round.
 
 mod limits;
 
@@ -207,8 +207,8 @@ where
     all((0..TASKS).map(task).collect()).await
 }
 
-/// Returns the path of an object in a new folder. Nothing removes it: ext4 does not use the inode of a removed file soon,
-/// and a search for others would take most of the time of the next puts.
+/// Returns the path of an object in a new folder. Nothing removes it: ext4 does not use the inode of a removed file
+/// soon, and a search for others would take most of the time of the next puts.
 fn new_folder() -> impl Fn(usize) -> Path {
     let start = SystemTime::now().duration_since(UNIX_EPOCH);
     let start = start.unwrap_or_default().as_nanos();

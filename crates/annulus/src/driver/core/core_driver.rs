@@ -265,9 +265,9 @@ impl Core {
         self.budget.use_up();
     }
 
-    /// Delivers completions while another runtime runs its tasks on this thread. A waker may poll a future in `deliver`.
-    /// That future takes from the budget of the core: the other runtime would wake it at its next sleep, and forget it
-    /// if it ends its round before.
+    /// Delivers completions while another runtime runs its tasks on this thread. A waker may poll a future in
+    /// `deliver`. That future takes from the budget of the core: the other runtime would wake it at its next sleep, and
+    /// forget it if it ends its round before.
     #[cfg(feature = "tokio")]
     pub(crate) fn with_own_budget<T>(&self, deliver: impl FnOnce() -> T) -> T {
         self.runs_other.set(false);

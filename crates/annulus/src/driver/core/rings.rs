@@ -244,7 +244,8 @@ impl Rings {
         core.stay_awake();
     }
 
-    /// Returns whether other threads have queued something, and makes each later file operation and cancel end the sleep.
+    /// Returns whether other threads have queued something, and makes each later file operation and cancel end the
+    /// sleep.
     #[inline]
     pub(super) fn is_called(&self) -> bool {
         !self.handle.may_sleep() || self.driver.borrow().is_changed()

@@ -227,8 +227,8 @@ impl Tree {
         }
     }
 
-    /// Resolves a path from the directory `base`. The root is the working directory of every program. The last component
-    /// need not exist. `beneath`: fails with EXDEV if the lookup leaves the base.
+    /// Resolves a path from the directory `base`. The root is the working directory of every program. The last
+    /// component need not exist. `beneath`: fails with EXDEV if the lookup leaves the base.
     pub(crate) fn resolve(
         &self,
         base: Ino,

@@ -67,9 +67,9 @@ impl Rings {
             if has_work || !may_have {
                 return has_work;
             }
-            // The flag for task work. It may stay set without any: the kernel sets it after it has queued the work, which
-            // may have run by then, and no enter clears it then. Work that was queued before the bell was on runs in
-            // this enter, or completes something there. If enters were fruitless before, one is enough.
+            // The flag for task work. It may stay set without any: the kernel sets it after it has queued the work,
+            // which may have run by then, and no enter clears it then. Work that was queued before the bell was on runs
+            // in this enter, or completes something there. If enters were fruitless before, one is enough.
             let enters = self.fruitless_enters.get() + 1;
             self.fruitless_enters.set(enters);
             self.submit();

@@ -137,7 +137,7 @@ pub(crate) fn close(fds: &[i32]) {
         tv_nsec: 0,
     };
     // SAFETY: Lent: borrowed for the call, or of this stack.
-    unsafe {
+    let reported = unsafe {
         libc::syscall(
             libc::SYS_ppoll,
             polled.as_mut_ptr(),
@@ -147,8 +147,9 @@ pub(crate) fn close(fds: &[i32]) {
             8,
         )
     };
-    // Only the reading end of a pipe without bytes and writers reports nothing else.
-    polled.retain(|polled| polled.revents == libc::POLLHUP);
+    // Only the reading end of a pipe without bytes and writers reports nothing else. If a filter refuses the call, all
+    // are closed: a number that another thread has reused is far less likely than one that stays taken.
+    polled.retain(|polled| reported < 0 || polled.revents == libc::POLLHUP);
     for run in polled.chunk_by(|one, next| one.fd + 1 == next.fd) {
         let (first, last) = (run[0].fd, run[run.len() - 1].fd);
         // SAFETY: Open: placeholders.

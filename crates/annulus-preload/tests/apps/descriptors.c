@@ -2,7 +2,11 @@
  * process, and running out of numbers. The rule: every process that can reach a socket gets all its bytes, and no query
  * shows that the library is loaded. */
 #include "app.h"
+#include <linux/filter.h>
 #include <linux/ptrace.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/un.h>
 
@@ -615,6 +619,23 @@ static void a_low_limit_at_the_start_is_enough(void) {
     execl("/proc/self/exe", "descriptors", "limited", (char *)NULL);
 }
 
+/* A filter from before the start refuses the calls by which many numbers are taken and given back at once. */
+static void a_filter_of_calls_for_many_numbers_leaves_all_numbers_to_the_program(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){100, 100}));
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    execl("/proc/self/exe", "descriptors", "limited", (char *)NULL);
+}
+
 static void limited_program(void) {
     int set = new_set(), count = 0, last = -1, fd;
     struct pair pair = joined(set, EPOLLIN);
@@ -865,6 +886,7 @@ static const struct app_case cases[] = {
     CASE(running_out_of_numbers_is_reported_and_survived, ""),
     CASE(a_low_limit_from_the_start_is_enough, "served:read back:descriptors"),
     CASE(a_low_limit_at_the_start_is_enough, "served:read back:descriptors"),
+    CASE(a_filter_of_calls_for_many_numbers_leaves_all_numbers_to_the_program, "served:read back:descriptors"),
     CASE(every_number_below_the_limit_is_the_programs, "served:read back:descriptors"),
     CASE(files_get_the_last_numbers_of_a_busy_server, "served:read back:descriptors"),
     CASE(many_sets_leave_numbers_to_the_program, "served:read passed:descriptors back:descriptors<=0"),

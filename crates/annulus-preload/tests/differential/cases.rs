@@ -310,6 +310,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn running_out_of_numbers_is_reported_and_survived;
     fn a_low_limit_from_the_start_is_enough;
     fn a_low_limit_at_the_start_is_enough;
+    fn a_filter_of_calls_for_many_numbers_leaves_all_numbers_to_the_program;
     fn every_number_below_the_limit_is_the_programs;
     fn files_get_the_last_numbers_of_a_busy_server;
     fn many_sets_leave_numbers_to_the_program;

@@ -1,4 +1,4 @@
-//! Sends of a file's bytes within the kernel, and receives of a single chunk.
+//! Sends of a file's bytes within the kernel, receives of a single chunk, and files beside sockets on a core.
 
 use std::fs::File;
 use std::io::Write;
@@ -6,8 +6,10 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use annulus::OpenOptions;
+use annulus::fs::CachedReads;
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::spawn;
+use annulus::runtime::{self, spawn};
 use annulus::time::timeout;
 
 use crate::bytes::{ask, bytes, receive_all};
@@ -118,5 +120,49 @@ fn a_deferring_listener_returns_connections_with_their_first_bytes() {
         client.send_all(bytes(9, 0, 20_000)).await.unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(receive_all(&server, 9).await, 20_000);
+    });
+}
+
+#[test]
+fn reads_of_a_file_and_requests_of_sockets_share_a_ring_of_any_size() {
+    const TASKS: u64 = 24;
+    const ROUNDS: u64 = 40;
+    const BLOCK: usize = 512;
+    for_each_way(|_| async {
+        let mut stored = tempfile::NamedTempFile::new().unwrap();
+        let length = (TASKS * ROUNDS) as usize * BLOCK;
+        stored.write_all(&bytes(9, 0, length)).unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).cached_reads(CachedReads::Never);
+        let file = runtime::fs::open_with(&options, stored.path()).await;
+        let file = file.unwrap();
+        let completed = || runtime::handle().file_metrics().completed;
+        let before = completed();
+        let mut tasks = Vec::new();
+        for task in 0..TASKS {
+            let (client, server) = connection().await;
+            drop(spawn(echo_all(server)));
+            tasks.push(spawn(async move {
+                for round in 0..ROUNDS {
+                    ask(&client, bytes(task, round, BLOCK)).await;
+                }
+            }));
+            let file = file.clone();
+            tasks.push(spawn(async move {
+                for round in 0..ROUNDS {
+                    let at = (task * ROUNDS + round) * BLOCK as u64;
+                    if round % 8 == 7 {
+                        // Dropped before it is submitted, in the ring, or completed.
+                        drop(timeout(Duration::ZERO, file.read_at(vec![0; BLOCK], at)).await);
+                    }
+                    let (count, block) = file.read_at(vec![0; BLOCK], at).await.unwrap();
+                    assert!(count == BLOCK && block == bytes(9, at, BLOCK));
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert!(completed() - before >= TASKS * ROUNDS);
     });
 }

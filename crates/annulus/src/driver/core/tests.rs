@@ -15,15 +15,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use super::core_driver::Backend;
+use super::core_driver::{Backend, CoreConfig, GroupChoice};
 use super::readiness::Readiness;
 use super::table::{Act, CompletionHandler, Table};
 use super::{Core, Notifier, SocketOperation, Token};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
+use crate::driver::limits::Limits;
+use crate::driver::uring::Tuning;
+use crate::driver::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread, blocking};
 use crate::fd::{CloseSocket, Socket};
 use crate::metrics::OperationNumber;
-use crate::op::{Interest, Op, OpInfo, Resume, Returns, SocketOp};
+use crate::op::{Interest, Nop, Op, OpInfo, Resume, Returns, Sleep, SocketOp};
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, ECANCELED, ENOMEM};
+use crate::sys::polling::RingPoll;
+use crate::sys::ring::{RingConfig, SetupMode};
 use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// `IORING_CQE_F_MORE` and `IORING_CQE_F_NOTIF`.
@@ -510,4 +516,65 @@ fn a_socket_call_that_lacks_memory_is_made_twice_more_and_then_fails() {
     assert!(core.start_detached(starved()).is_ok());
     assert_eq!(calls.get(), 3);
     core.end(0);
+}
+
+/// Sockets keep their core, so none has an operation in flight here.
+#[test]
+fn a_core_that_is_dropped_without_its_end_ends_its_file_operations() {
+    let notifier = Notifier::new().unwrap();
+    let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&notifier))));
+    let limits = Limits {
+        in_flight: 64,
+        in_flight_bytes: 1 << 20,
+    };
+    let config = CoreConfig {
+        ring: RingConfig {
+            sq_entries: 8,
+            cq_entries: 128,
+            setup_mode: SetupMode::Cooperative,
+            workers: [1, 1],
+            poll: RingPoll::Nothing,
+        },
+        group: GroupChoice::default(),
+        limits,
+        tuning: Tuning {
+            chunk: None,
+            alone: true,
+            batch_delay_ns: 0,
+            busy_poll_ns: 0,
+            drain_timeout: Duration::from_secs(60),
+        },
+        close_timeout: Duration::ZERO,
+    };
+    let core = match Core::with_ring(config, notifier, Arc::clone(&handle)) {
+        Ok(core) => core,
+        Err(error) => return println!("skip: {error}"),
+    };
+    let thread = Thread::None;
+    let handles = vec![DriverThread {
+        handle: Arc::clone(&handle),
+        thread,
+    }];
+    let threads = blocking::Config {
+        threads: 1,
+        limits,
+        drain_timeout: Duration::from_secs(60),
+        affinity: None,
+    };
+    let submitter = Submitter::new(handles, Opcodes::of(|_| true), threads);
+    let mut context = Context::from_waker(Waker::noop());
+
+    let hour = Duration::from_secs(3600);
+    let mut sleeping = Operation::new(&submitter, Sleep).timeout(hour);
+    assert!(Pin::new(&mut sleeping).poll(&mut context).is_pending());
+    let mut queued = Operation::new(&submitter, Nop);
+    core.drive(|| true);
+    assert!(Pin::new(&mut queued).poll(&mut context).is_pending());
+    assert_eq!(Rc::strong_count(&core), 1);
+    drop(core);
+    let ended = |result: std::io::Result<()>| EngineError::of(&result.unwrap_err());
+    let polled = Pin::new(&mut sleeping).poll(&mut context).map(ended);
+    assert_eq!(polled, Poll::Ready(Some(EngineError::Ended)));
+    // It may have been submitted in the meantime.
+    assert!(Pin::new(&mut queued).poll(&mut context).is_ready());
 }

@@ -74,6 +74,25 @@ use crate::sys::call;
 pub struct Engine {
     submitter: Arc<Submitter>,
     backend: Arc<EngineBackend>,
+    /// True if the drivers are cores of a runtime, which ends them.
+    is_of_runtime: bool,
+}
+
+/// Methods for the cores of a runtime.
+#[cfg(feature = "net")]
+impl Engine {
+    /// Creates the engine of a runtime.
+    pub(crate) fn of_runtime(submitter: &Arc<Submitter>, backend: EngineBackend) -> Engine {
+        Engine {
+            submitter: Arc::clone(submitter),
+            backend: Arc::new(backend),
+            is_of_runtime: true,
+        }
+    }
+
+    pub(crate) fn submitter(&self) -> &Arc<Submitter> {
+        &self.submitter
+    }
 }
 
 impl Engine {
@@ -122,8 +141,9 @@ impl Engine {
     /// Allocates an arena of buffers and registers it with every ring of the engine. Reads and writes with these
     /// buffers save the kernel from pinning pages at each transfer, which speeds up direct I/O.
     ///
-    /// Blocks until each driver has tried to register the arena. Registration makes the whole arena resident, which
-    /// takes time, and operations wait meanwhile. Call this right after the engine is built.
+    /// Blocks until each driver has tried to register the arena. For the engine of a runtime it does not wait: each
+    /// core registers the arena when it next polls its ring. Registration makes the whole arena resident, which takes
+    /// time, and operations wait meanwhile. Call this right after the engine is built.
     ///
     /// A ring may be refused, usually because of a small `RLIMIT_MEMLOCK`: each ring charges the whole arena to that
     /// limit. Such a ring registers as much as it can and uses the rest as ordinary memory. Engines without rings use
@@ -136,7 +156,11 @@ impl Engine {
     /// Fails with `Config` if the layout is invalid, and with `Os` if the memory cannot be allocated.
     pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
         let arena = Arena::new(layout, &self.submitter.arenas)?;
-        self.submitter.register(arena.region());
+        self.submitter.register_soon();
+        // Not the calling core, which registers it when it polls its ring.
+        if !self.is_of_runtime {
+            self.submitter.wait_for_registration(arena.region());
+        }
         Ok(arena)
     }
 
@@ -574,7 +598,7 @@ impl Engine {
     /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
     pub fn read_dir(&self, path: impl OpPath) -> ReadDir {
         let submitter = Arc::clone(&self.submitter);
-        ReadDir::new(move || submitter, path.path_in())
+        ReadDir::new(submitter, path.path_in())
     }
 
     /// Sends a no-op through the driver and back, which measures the engine's own cost.
@@ -625,7 +649,11 @@ impl Engine {
     /// Operations that are queued fail with [`EngineError::Ended`](crate::EngineError::Ended). Operations in the kernel
     /// are cancelled where possible (`ECANCELED`). The call waits for the rest, for at most
     /// [`EngineBuilder::drain_timeout`].
+    ///
+    /// The engine of a runtime ends with it: this call does nothing then.
     pub fn shutdown(&self) {
-        self.submitter.drain();
+        if !self.is_of_runtime {
+            self.submitter.drain();
+        }
     }
 }

@@ -119,7 +119,10 @@ fn a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend() {
                 let builder = Runtime::builder().backend(backend);
                 let run = builder.block_on(async move {
                     for folder in folders {
-                        let file = runtime::fs::create(folder.path().join("f")).await.unwrap();
+                        let file = runtime::engine()
+                            .create(folder.path().join("f"))
+                            .await
+                            .unwrap();
                         everything_beyond_is_refused(&file).await;
                     }
                 });

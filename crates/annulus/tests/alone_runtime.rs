@@ -183,7 +183,7 @@ async fn busy(core: CoreInfo, path: std::path::PathBuf) -> io::Result<()> {
     let address = listener.local_addr()?;
     let mut options = OpenOptions::new();
     options.read(true).cached_reads(CachedReads::Never);
-    let file = runtime::fs::open_with(&options, &path).await?;
+    let file = runtime::engine().open_with(&options, &path).await?;
     for _ in 0..20 {
         let client = annulus::net::TcpStream::connect(address).await?;
         let server = listener.accept().await?;
@@ -278,7 +278,7 @@ fn assert_fallen_back(says: &str) {
         let path = dir.path().join("data");
         let written = path.clone();
         let wrote = handle.spawn_on(1, move || async move {
-            let file = runtime::fs::create(&path).await?;
+            let file = runtime::engine().create(&path).await?;
             file.write_all_at(b"there".to_vec(), 0).await?;
             io::Result::Ok(())
         });

@@ -45,7 +45,9 @@ pub struct OpenFile {
 
 impl OpenFile {
     fn new(std: std::fs::File) -> Result<OpenFile, Errno> {
-        let file = runtime::fs::from_std(std).map_err(|error| errno_of(&error))?;
+        let file = runtime::engine()
+            .file(std)
+            .map_err(|error| errno_of(&error))?;
         let length_checked = Cell::new(None);
         Ok(OpenFile {
             file,

@@ -335,11 +335,13 @@ impl Submitter {
         !self.handles.is_empty()
     }
 
-    /// Makes the drivers register an arena that was just added, and waits until they have.
-    pub(crate) fn register(&self, region: &RegisteredRegion) {
-        for handle in &self.handles {
-            handle.wake_for_registration();
-        }
+    /// Makes the drivers register an arena that was just added, without waiting.
+    pub(crate) fn register_soon(&self) {
+        (self.handles.iter()).for_each(|handle| handle.wake_for_registration());
+    }
+
+    /// Waits until the drivers have registered an arena, or have failed to.
+    pub(crate) fn wait_for_registration(&self, region: &RegisteredRegion) {
         if self.finish_on_this_thread.is_none() {
             let alive = || !self.handles.iter().any(|handle| handle.stopping());
             region.wait(self.handles.len(), alive, REGISTERED_WITHIN);
@@ -500,11 +502,9 @@ impl Submitter {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Makes the drivers register an arena that was just added, without waiting.
-    pub(crate) fn register_soon(&self) {
-        self.handles
-            .iter()
-            .for_each(|handle| handle.wake_for_registration());
+    /// Returns the maximum number of blocking threads.
+    pub(crate) fn blocking_threads(&self) -> usize {
+        self.blocking.threads
     }
 }
 

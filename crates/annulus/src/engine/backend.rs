@@ -104,6 +104,12 @@ impl fmt::Display for EngineBackend {
 pub struct ThreadRingRefusal(pub(super) Arc<OnceLock<SetupError>>);
 
 impl ThreadRingRefusal {
+    /// Creates the value of drivers without threads of executors.
+    #[cfg(feature = "net")]
+    pub(crate) fn none() -> ThreadRingRefusal {
+        ThreadRingRefusal(Arc::default())
+    }
+
     /// Returns the reason.
     pub fn get(&self) -> Option<&SetupError> {
         self.0.get()

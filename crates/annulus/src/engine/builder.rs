@@ -348,6 +348,7 @@ impl Engine {
         Engine {
             submitter: Arc::new(submitter),
             backend: Arc::new(backend),
+            is_of_runtime: false,
         }
     }
 }

@@ -79,14 +79,9 @@ pub struct ReadDir {
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Arc<Submitter>, Fd, Piece)>> + Send>>;
 
 impl ReadDir {
-    /// `submitter` is called at the first poll.
-    pub(crate) fn new(
-        submitter: impl FnOnce() -> Arc<Submitter> + Send + 'static,
-        path: PathIn<'_>,
-    ) -> ReadDir {
+    pub(crate) fn new(submitter: Arc<Submitter>, path: PathIn<'_>) -> ReadDir {
         let path = path.target();
         let first = async move {
-            let submitter = submitter();
             let dir = paths::to_list().open_at(&submitter, path).await?;
             read_piece(submitter, dir.into_fd(), Piece::default()).await
         };

@@ -31,7 +31,10 @@ where
     };
     let end = End::new();
     let handle = JoinHandle::new(Arc::clone(&end));
-    let Some(files) = executor.files().map(Arc::clone) else {
+    let Some(files) = executor
+        .engine()
+        .map(|engine| Arc::clone(engine.submitter()))
+    else {
         unreachable!("a core that runs tasks has a submitter")
     };
     let run = async move {

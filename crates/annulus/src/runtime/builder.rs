@@ -15,6 +15,7 @@ use crate::backend::Backend;
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::{CoreConfig, GroupChoice};
 use crate::driver::uring::Tuning;
+use crate::engine::{EngineBackend, PollingInUse, ThreadRingRefusal};
 use crate::error::SetupError;
 use crate::ring_options::{RingOptions, ring_option_methods};
 use crate::sys::probe;
@@ -63,6 +64,34 @@ impl CoreBackend {
                 _ => mode_refused.clone(),
             },
             CoreBackend::Epoll { reason } => reason.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl CoreBackend {
+    /// Returns the backend of the files of a runtime, whose drivers are its cores.
+    pub(super) fn of_files(&self, cores: usize, blocking_threads: usize) -> EngineBackend {
+        let text = |error: &SetupError| SetupError::Config(error.to_string());
+        match self {
+            CoreBackend::Uring {
+                setup_mode,
+                sq_entries,
+                sqpoll,
+                ..
+            } => EngineBackend::Uring {
+                setup_mode: *setup_mode,
+                threads: cores,
+                sq_entries: *sq_entries,
+                polling: PollingInUse {
+                    sqpoll: (sqpoll.as_ref()).map(|poll| poll.as_ref().copied().map_err(text)),
+                    ..PollingInUse::default()
+                },
+                thread_ring_refusal: ThreadRingRefusal::none(),
+            },
+            CoreBackend::Epoll { reason } => EngineBackend::Blocking {
+                threads: blocking_threads,
+                reason: reason.as_ref().map(text),
+            },
         }
     }
 }

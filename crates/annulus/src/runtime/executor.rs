@@ -19,9 +19,10 @@ use slab::Slab;
 use super::handle::Handle;
 use super::surroundings::Local;
 use super::task::{End, JoinHandle, ReportedTask};
+use crate::driver::contain;
 use crate::driver::core::{Core, Notifier};
 use crate::driver::mailbox::Mailbox;
-use crate::driver::{Submitter, contain};
+use crate::engine::Engine;
 use crate::metrics::CoreMetrics;
 
 /// The maximum number of task polls before the ring is polled.
@@ -196,8 +197,8 @@ pub(super) struct Executor {
     inbox: Arc<Inbox>,
     /// A waker of each task that has not ended.
     tasks: RefCell<Slab<Waker>>,
-    /// The submitter of the core's files.
-    files: OnceCell<Arc<Submitter>>,
+    /// The engine of the runtime's files.
+    engine: OnceCell<Engine>,
     /// The handle to all cores.
     handle: OnceCell<Handle>,
     stopping: Cell<bool>,
@@ -311,7 +312,7 @@ impl Executor {
             core,
             inbox,
             tasks: RefCell::default(),
-            files: OnceCell::new(),
+            engine: OnceCell::new(),
             handle: OnceCell::new(),
             stopping: Cell::new(false),
             stop_wakers: RefCell::default(),
@@ -358,8 +359,8 @@ impl Executor {
         drop(value);
     }
 
-    pub(super) fn files(&self) -> Option<&Arc<Submitter>> {
-        self.files.get()
+    pub(super) fn engine(&self) -> Option<&Engine> {
+        self.engine.get()
     }
 
     pub(super) fn handle(&self) -> Option<&Handle> {
@@ -471,9 +472,9 @@ impl Executor {
     }
 
     /// Makes this executor the calling thread's.
-    pub(super) fn enter(self: &Rc<Self>, files: &Arc<Submitter>, handle: &Handle) {
-        let _ = self.files.set(Arc::clone(files));
-        self.core.set_files(files);
+    pub(super) fn enter(self: &Rc<Self>, engine: Engine, handle: &Handle) {
+        self.core.set_files(engine.submitter());
+        let _ = self.engine.set(engine);
         let _ = self.handle.set(handle.clone());
         Core::set_current(Some(Rc::clone(&self.core)));
         self.core.set_starter(|future| {
@@ -507,7 +508,7 @@ impl Executor {
         self.drop_all_tasks();
         self.inbox.close();
         // Without files it has never run, and has no operations.
-        let until_ns = self.files.get().map_or(0, |files| files.begin_end());
+        let until_ns = (self.engine.get()).map_or(0, |engine| engine.submitter().begin_end());
         let left = self.core.end(until_ns);
         // Dropping the last completed operations runs code of the user, which may have started tasks.
         self.drop_all_tasks();

@@ -31,7 +31,6 @@ mod blocking;
 mod bound;
 mod builder;
 mod executor;
-pub mod fs;
 mod handle;
 #[cfg(feature = "tokio")]
 mod local_tokio;
@@ -60,6 +59,7 @@ use std::rc::Rc;
 use executor::Executor;
 
 use crate::driver::coop_budget;
+use crate::engine::Engine;
 
 /// Starts a task on the calling core. Dropping the handle does not end the task.
 ///
@@ -89,6 +89,38 @@ pub fn handle() -> Handle {
         );
     };
     handle.clone()
+}
+
+/// Returns the engine of the calling core, for its files. Their operations use the core's ring.
+///
+/// Other threads may use it and its files, too, through the cores. If a core ends, another core runs the operations
+/// that were queued and not started. After the runtime has ended, operations fail with
+/// [`EngineError::Ended`](crate::EngineError::Ended).
+///
+/// ```
+/// use annulus::runtime::{self, Runtime};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = Runtime::builder().threads(1).block_on(async {
+///     let engine = runtime::engine();
+///     engine.read_to_string("Cargo.toml").await
+/// })??;
+/// # assert!(text.contains("annulus"));
+/// # Ok(()) }
+/// ```
+///
+/// # Panics
+///
+/// Panics if the calling thread is not a runtime core.
+pub fn engine() -> Engine {
+    let executor = executor::current();
+    let engine = executor.as_ref().and_then(|executor| executor.engine());
+    let Some(engine) = engine else {
+        panic!(
+            "runtime::engine needs a runtime core, and this thread is not one; use Engine::new on other threads"
+        );
+    };
+    engine.clone()
 }
 
 /// Waits until the runtime shuts down, or the calling core's main future has ended. Tasks that have to finish work

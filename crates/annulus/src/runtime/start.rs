@@ -29,6 +29,7 @@ use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::{Core, CoreConfig};
 use crate::driver::thread_rings::Driving;
 use crate::driver::{DriverHandle, DriverThread, Opcodes, Submitter, Thread};
+use crate::engine::Engine;
 use crate::error::SetupError;
 use crate::metrics::SourceKind;
 use crate::narrow::to_ns;
@@ -414,7 +415,10 @@ impl NewCore {
         let local = executor.local().map(|local| local.context());
         let _local = local.as_ref().map(|local| local.enter());
         executor.core().set_seat(handle.seat(self.index));
-        executor.enter(files, handle);
+        let backend = self
+            .backend
+            .of_files(handle.cores(), files.blocking_threads());
+        executor.enter(Engine::of_runtime(files, backend), handle);
         let files_driver = self
             .seat
             .and_then(|(files_driver, _)| files.core_handle(&files_driver));

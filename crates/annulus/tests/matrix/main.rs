@@ -272,6 +272,7 @@ async fn cells(
         false => &[FILES, ENGINES],
     };
     let _running = Running::new(format!("opening the files on {}, {backend:?}", host.name));
+    let engine = fs.engine();
     let mut cells = Vec::new();
     let written = Arc::default();
     for operation in tables.iter().flat_map(|table| table.iter()) {
@@ -282,10 +283,10 @@ async fn cells(
             .read(true)
             .write(true)
             .cached_reads(CachedReads::Never);
-        let file = fs.open_with(&options, path.clone()).await.unwrap();
-        let direct = fs.open_with(options.direct(true), path).await;
+        let file = engine.open_with(&options, path.clone()).await.unwrap();
+        let direct = engine.open_with(options.direct(true), path).await;
         let fixture = Fixture {
-            fs: fs.clone(),
+            engine: engine.clone(),
             direct: direct.unwrap_or_else(|_| file.clone()),
             file,
             folder: Arc::new(folder.clone()),

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use annulus::fs::{
-    Advice, AllocateMode, CachedReads, Dir, FileTimes, Merge, Metadata, ReadDir, SyncRangeMode,
-};
+use annulus::fs::{Advice, AllocateMode, CachedReads, FileTimes, Merge, SyncRangeMode};
 use annulus::net::{
     self, TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream,
 };
@@ -60,57 +58,12 @@ pub(crate) enum Fs {
     Core,
 }
 
-macro_rules! by_path {
-    ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => {
-        impl Fs {
-            $(pub(crate) async fn $name(&self, $($arg: $kind),*) -> io::Result<$out> {
-                match self {
-                    Fs::Engine(engine) => engine.$name($($arg),*).await,
-                    Fs::Core => runtime::fs::$name($($arg),*).await,
-                }
-            })*
-        }
-    };
-}
-
-by_path! {
-    create(path: PathBuf) -> File;
-    create_unnamed(dir: PathBuf) -> File;
-    open_with(options: &OpenOptions, path: PathBuf) -> File;
-    open_dir(path: PathBuf) -> Dir;
-    load_file(path: PathBuf) -> annulus::buf::Region;
-    metadata(path: PathBuf) -> Metadata;
-    symlink_metadata(path: PathBuf) -> Metadata;
-    rename(from: PathBuf, to: PathBuf) -> ();
-    rename_new(from: PathBuf, to: PathBuf) -> ();
-    exchange(from: PathBuf, to: PathBuf) -> ();
-    hard_link(file: PathBuf, name: PathBuf) -> ();
-    symlink(target: PathBuf, name: PathBuf) -> ();
-    read_link(path: PathBuf) -> PathBuf;
-    set_permissions(path: PathBuf, permissions: Permissions) -> ();
-    set_times(path: PathBuf, times: FileTimes) -> ();
-    get_xattr(path: PathBuf, name: &str) -> Vec<u8>;
-    set_xattr(path: PathBuf, name: &str, value: &[u8]) -> ();
-    list_xattrs(path: PathBuf) -> Vec<std::ffi::OsString>;
-    remove_xattr(path: PathBuf, name: &str) -> ();
-    remove_file(path: PathBuf) -> ();
-    remove_dir(path: PathBuf) -> ();
-    create_dir(path: PathBuf) -> ();
-    create_dir_all(path: PathBuf) -> ();
-    read(path: PathBuf) -> Vec<u8>;
-    read_to_string(path: PathBuf) -> String;
-    write(path: PathBuf, contents: Vec<u8>) -> ();
-    copy(from: PathBuf, to: PathBuf) -> u64;
-    try_exists(path: PathBuf) -> bool;
-    remove_dir_all(path: PathBuf) -> ();
-    canonicalize(path: PathBuf) -> PathBuf;
-}
-
 impl Fs {
-    fn read_dir(&self, path: PathBuf) -> ReadDir {
+    /// Returns the engine. Called where the cells run.
+    pub(crate) fn engine(&self) -> Engine {
         match self {
-            Fs::Engine(engine) => engine.read_dir(path),
-            Fs::Core => runtime::fs::read_dir(path),
+            Fs::Engine(engine) => engine.clone(),
+            Fs::Core => runtime::engine(),
         }
     }
 }
@@ -131,7 +84,7 @@ fn block(n: u8) -> Vec<u8> {
 /// The files and the folder of a cell.
 #[derive(Clone)]
 pub(crate) struct Fixture {
-    pub(crate) fs: Fs,
+    pub(crate) engine: Engine,
     /// A file with `contents`, whose reads all are operations.
     pub(crate) file: File,
     /// That file, open for direct I/O if its file system supports that.
@@ -216,7 +169,7 @@ operations! { File FILES:
     }
     read_exact_at Ring "read_at" |at| { is_now(block(2), at.file.read_exact_at(block(0), 8192).await?) }
     read_cached Caller "read_at" |at| {
-        let file = at.fs.open_with(OpenOptions::new().read(true).cached_reads(CachedReads::Always), at.existing()).await?;
+        let file = at.engine.open_with(OpenOptions::new().read(true).cached_reads(CachedReads::Always), at.existing()).await?;
         is_now(block(2), file.read_exact_at(block(0), 8192).await?)
     }
     read_into Ring "read_at" |at| {
@@ -238,7 +191,7 @@ operations! { File FILES:
         for (n, read) in (0..).zip(reads.merge(Merge::new(4096, 16384)).await) { is_now((BLOCK_BYTES, block(n)), read?) }
     }
     load Batch "read_at" |at| { assert_eq!(at.direct.load(0, BYTES).chunk_bytes(8192).await?[..], contents()) }
-    load_file Ring "read_at" |at| { assert_eq!(at.fs.load_file(at.existing()).await?[..], contents()) }
+    load_file Ring "read_at" |at| { assert_eq!(at.engine.load_file(at.existing()).await?[..], contents()) }
     write_at Ring "write_at" |at| { is_now((4096, block(1)), at.file.write_at(block(1), 4096).await?) }
     write_all_at Ring "write_at" |at| { is_now(block(2), at.file.write_all_at(block(2), 8192).await?) }
     write_all_durable_at Threads "write_at" |at| { at.file.write_all_durable_at(block(2), 8192).await? }
@@ -252,7 +205,7 @@ operations! { File FILES:
     sync_data Ring "fsync" |at| { at.file.sync_data().await? }
     sync_range Ring "sync_range" |at| { at.file.sync_range(SyncRangeMode::Start, 0, 4096).await? }
     copy_range_to Threads "copy_range" |at| {
-        let into = at.fs.create(at.new_path()).await?;
+        let into = at.engine.create(at.new_path()).await?;
         assert_eq!(at.file.copy_range_to(0, &into, 0, 8192).await?, 8192)
     }
     allocate Ring "allocate" |at| { at.file.allocate(AllocateMode::KeepLength, 0, 1 << 20).await? }
@@ -270,11 +223,11 @@ operations! { File FILES:
     }
     metadata_of_file Caller "metadata" |at| { assert_eq!(at.file.metadata().await?.len(), BYTES as u64) }
     metadata_of_proc Ring "metadata" |at| {
-        let file = at.fs.open_with(OpenOptions::new().read(true), "/proc/self/comm".into()).await?;
+        let file = at.engine.open_with(OpenOptions::new().read(true), "/proc/self/comm").await?;
         file.metadata().await?
     }
     close Ring "close" |at| {
-        close(at.fs.open_with(OpenOptions::new().read(true), "/proc/self/comm".into()).await?).await?
+        close(at.engine.open_with(OpenOptions::new().read(true), "/proc/self/comm").await?).await?
     }
     cursor_reads Ring "read_at" |at| {
         let mut cursor = at.file.cursor();
@@ -284,83 +237,80 @@ operations! { File FILES:
         assert_eq!(all, contents()[4096..])
     }
     cursor_writes Ring "write_at" |at| {
-        let mut cursor = at.fs.create(at.new_path()).await?.cursor();
+        let mut cursor = at.engine.create(at.new_path()).await?.cursor();
         cursor.write_all(&contents()).await?;
         cursor.flush().await?
     }
     cursor_dropped Ring "open" |at| {
         let path = at.new_path();
-        let mut cursor = at.fs.create(path.clone()).await?.cursor();
+        let mut cursor = at.engine.create(path.clone()).await?.cursor();
         for _ in 0..3 { cursor.write_all(&contents()).await? }
         at.written.lock().unwrap().push((path, 3 * BYTES as u64));
         drop(cursor)
     }
     open Ring "open" |at| {
-        at.fs.open_with(OpenOptions::new().read(true), at.existing()).await?
+        at.engine.open_with(OpenOptions::new().read(true), at.existing()).await?
     }
-    create Ring "open" |at| { at.fs.create(at.new_path()).await? }
-    create_unnamed Ring "open" |at| { at.fs.create_unnamed((*at.folder).clone()).await? }
+    create Ring "open" |at| { at.engine.create(at.new_path()).await? }
+    create_unnamed Ring "open" |at| { at.engine.create_unnamed((*at.folder).clone()).await? }
     open_beneath Ring "open" |at| {
         let path = at.existing();
         let name = PathBuf::from(path.file_name().unwrap());
-        let dir = at.fs.open_dir((*at.folder).clone()).await?;
+        let dir = at.engine.open_dir((*at.folder).clone()).await?;
         let options = OpenOptions::new().read(true).beneath(true).custom_flags(0x20_0000).clone();
-        match &at.fs {
-            Fs::Engine(engine) => engine.open_with(&options, dir.at(&name)).await?,
-            Fs::Core => runtime::fs::open_with(&options, dir.at(&name)).await?,
-        }
+        at.engine.open_with(&options, dir.at(&name)).await?
     }
-    metadata Ring "metadata" |at| { assert_eq!(at.fs.metadata(at.existing()).await?.len(), BYTES as u64) }
-    symlink_metadata Ring "metadata" |at| { at.fs.symlink_metadata(at.existing()).await? }
-    try_exists Ring "metadata" |at| { assert!(!at.fs.try_exists(at.new_path()).await?) }
-    rename Ring "rename" |at| { at.fs.rename(at.existing(), at.new_path()).await? }
-    rename_new Ring "rename" |at| { at.fs.rename_new(at.existing(), at.new_path()).await? }
-    exchange Ring "rename" |at| { at.fs.exchange(at.existing(), at.existing()).await? }
-    hard_link Ring "link" |at| { at.fs.hard_link(at.existing(), at.new_path()).await? }
+    metadata Ring "metadata" |at| { assert_eq!(at.engine.metadata(at.existing()).await?.len(), BYTES as u64) }
+    symlink_metadata Ring "metadata" |at| { at.engine.symlink_metadata(at.existing()).await? }
+    try_exists Ring "metadata" |at| { assert!(!at.engine.try_exists(at.new_path()).await?) }
+    rename Ring "rename" |at| { at.engine.rename(at.existing(), at.new_path()).await? }
+    rename_new Ring "rename" |at| { at.engine.rename_new(at.existing(), at.new_path()).await? }
+    exchange Ring "rename" |at| { at.engine.exchange(at.existing(), at.existing()).await? }
+    hard_link Ring "link" |at| { at.engine.hard_link(at.existing(), at.new_path()).await? }
     symlink Ring "symlink" |at| {
         let name = at.new_path();
-        at.fs.symlink("target".into(), name.clone()).await?;
-        is_now("target", at.fs.read_link(name).await?)
+        at.engine.symlink("target", name.clone()).await?;
+        is_now("target", at.engine.read_link(name).await?)
     }
-    read_link Threads "read_link" |at| { at.fs.read_link("/proc/self/exe".into()).await? }
+    read_link Threads "read_link" |at| { at.engine.read_link("/proc/self/exe").await? }
     set_permissions Threads "set_permissions" |at| {
-        at.fs.set_permissions(at.existing(), Permissions::from_mode(0o600)).await?
+        at.engine.set_permissions(at.existing(), Permissions::from_mode(0o600)).await?
     }
-    set_times Threads "set_times" |at| { at.fs.set_times(at.existing(), FileTimes::new()).await? }
-    set_xattr Ring "set_xattr" |at| { at.fs.set_xattr(at.existing(), "user.a", b"b").await? }
+    set_times Threads "set_times" |at| { at.engine.set_times(at.existing(), FileTimes::new()).await? }
+    set_xattr Ring "set_xattr" |at| { at.engine.set_xattr(at.existing(), "user.a", b"b").await? }
     get_xattr Ring "get_xattr" |at| {
         let path = at.existing();
-        at.fs.set_xattr(path.clone(), "user.a", b"b").await?;
-        is_now(b"b", at.fs.get_xattr(path, "user.a").await?)
+        at.engine.set_xattr(path.clone(), "user.a", b"b").await?;
+        is_now(b"b", at.engine.get_xattr(path, "user.a").await?)
     }
-    list_xattrs Threads "list_xattrs" |at| { at.fs.list_xattrs(at.existing()).await? }
+    list_xattrs Threads "list_xattrs" |at| { at.engine.list_xattrs(at.existing()).await? }
     remove_xattr Threads "remove_xattr" |at| {
         let path = at.existing();
-        at.fs.set_xattr(path.clone(), "user.a", b"b").await?;
-        at.fs.remove_xattr(path, "user.a").await?
+        at.engine.set_xattr(path.clone(), "user.a", b"b").await?;
+        at.engine.remove_xattr(path, "user.a").await?
     }
-    remove_file Ring "unlink" |at| { at.fs.remove_file(at.existing()).await? }
-    remove_dir Ring "unlink" |at| { at.fs.remove_dir(at.existing_folder()).await? }
+    remove_file Ring "unlink" |at| { at.engine.remove_file(at.existing()).await? }
+    remove_dir Ring "unlink" |at| { at.engine.remove_dir(at.existing_folder()).await? }
     remove_dir_all Ring "unlink" |at| {
         let folder = at.existing_folder();
         std::fs::write(folder.join("file"), "")?;
-        at.fs.remove_dir_all(folder).await?
+        at.engine.remove_dir_all(folder).await?
     }
-    create_dir Ring "create_dir" |at| { at.fs.create_dir(at.new_path()).await? }
-    create_dir_all Ring "create_dir" |at| { at.fs.create_dir_all(at.new_path().join("a/b")).await? }
+    create_dir Ring "create_dir" |at| { at.engine.create_dir(at.new_path()).await? }
+    create_dir_all Ring "create_dir" |at| { at.engine.create_dir_all(at.new_path().join("a/b")).await? }
     read_local Caller "read_file" |at| {
         let path = PathBuf::from("/").join(at.existing().strip_prefix("/proc/self/root").unwrap());
-        assert_eq!(at.fs.read(path).await?, contents())
+        assert_eq!(at.engine.read(path).await?, contents())
     }
-    read Ring "open" |at| { assert_eq!(at.fs.read(at.existing()).await?, contents()) }
-    read_proc Ring "open" |at| { assert!(!at.fs.read_to_string("/proc/self/comm".into()).await?.is_empty()) }
-    write Ring "write_at" |at| { at.fs.write(at.new_path(), contents()).await? }
-    copy Threads "copy" |at| { assert_eq!(at.fs.copy(at.existing(), at.new_path()).await?, BYTES as u64) }
-    canonicalize Threads "canonicalize" |at| { at.fs.canonicalize(at.existing()).await? }
+    read Ring "open" |at| { assert_eq!(at.engine.read(at.existing()).await?, contents()) }
+    read_proc Ring "open" |at| { assert!(!at.engine.read_to_string("/proc/self/comm").await?.is_empty()) }
+    write Ring "write_at" |at| { at.engine.write(at.new_path(), contents()).await? }
+    copy Threads "copy" |at| { assert_eq!(at.engine.copy(at.existing(), at.new_path()).await?, BYTES as u64) }
+    canonicalize Threads "canonicalize" |at| { at.engine.canonicalize(at.existing()).await? }
     read_dir Threads "read_dir" |at| {
         let folder = at.existing_folder();
         std::fs::write(folder.join("file"), "")?;
-        let mut entries = at.fs.read_dir(folder);
+        let mut entries = at.engine.read_dir(folder);
         is_now("file", entries.next().await.unwrap()?.name());
         assert!(entries.next().await.is_none())
     }
@@ -368,8 +318,8 @@ operations! { File FILES:
 
 // Operations that only an engine has.
 operations! { File ENGINES:
-    nop Ring "nop" |at| { if let Fs::Engine(engine) = &at.fs { engine.nop().await? } }
-    sleep Timer "sleep" |at| { if let Fs::Engine(engine) = &at.fs { engine.sleep(Duration::from_micros(100)).await? } }
+    nop Ring "nop" |at| { at.engine.nop().await? }
+    sleep Timer "sleep" |at| { at.engine.sleep(Duration::from_micros(100)).await? }
 }
 
 operations! { Socket SOCKETS:

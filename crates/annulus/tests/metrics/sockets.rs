@@ -8,7 +8,7 @@ use annulus::OpenOptions;
 use annulus::fs::CachedReads;
 use annulus::metrics::{self, SourceKind, snapshot};
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{Runtime, RuntimeBuilder, fs, spawn, spawn_blocking, yield_now};
+use annulus::runtime::{Runtime, RuntimeBuilder, engine, spawn, spawn_blocking, yield_now};
 use annulus::support::{KernelVersion, Support};
 use annulus::time::sleep;
 use annulus_testing::skip::skip;
@@ -201,7 +201,7 @@ fn the_file_operations_of_a_core_are_a_separate_source() {
             let before = snapshot();
             let mut options = OpenOptions::new();
             options.read(true).cached_reads(CachedReads::Never);
-            let file = fs::open_with(&options, &path).await.unwrap();
+            let file = engine().open_with(&options, &path).await.unwrap();
             for _ in 0..ROUNDS {
                 file.read_at(vec![0; 4096], 0).await.unwrap();
             }

@@ -134,7 +134,7 @@ fn reads_of_a_file_and_requests_of_sockets_share_a_ring_of_any_size() {
         stored.write_all(&bytes(9, 0, length)).unwrap();
         let mut options = OpenOptions::new();
         options.read(true).cached_reads(CachedReads::Never);
-        let file = runtime::fs::open_with(&options, stored.path()).await;
+        let file = runtime::engine().open_with(&options, stored.path()).await;
         let file = file.unwrap();
         let completed = || runtime::handle().file_metrics().completed;
         let before = completed();

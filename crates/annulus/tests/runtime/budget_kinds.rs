@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::rc::Rc;
 
 use annulus::net::{AsyncStream, TcpListener, UdpSocket, UnixStream};
-use annulus::runtime::{self, fs};
+use annulus::runtime;
 
 use crate::ways::{each_way, listener};
 
@@ -177,7 +177,7 @@ fn a_cached_read() {
         let longest = builder.block_on(async {
             let mut named = tempfile::NamedTempFile::new().unwrap();
             named.write_all(&[1; 4096]).unwrap();
-            let file = fs::from_std(named.reopen().unwrap()).unwrap();
+            let file = runtime::engine().file(named.reopen().unwrap()).unwrap();
             longest_run(MANY, async || {
                 file.read_at(vec![0; 4096], 0).await.unwrap();
             })

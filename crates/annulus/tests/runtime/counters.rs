@@ -4,7 +4,7 @@ use std::thread;
 
 use annulus::OpenOptions;
 use annulus::fs::CachedReads;
-use annulus::runtime::{self, fs};
+use annulus::runtime;
 
 use crate::ways::{ask_and_wait, each_way, listener};
 
@@ -51,7 +51,7 @@ fn a_file_of_the_core_is_read_through_its_own_ring_without_another_thread() {
         let ended = builder.block_on(async move {
             let mut options = OpenOptions::new();
             options.read(true).cached_reads(CachedReads::Never);
-            let file = fs::open_with(&options, &path).await.unwrap();
+            let file = runtime::engine().open_with(&options, &path).await.unwrap();
             let handle = runtime::handle();
             let before = (handle.metrics(0), handle.file_metrics());
             for read in 0..READS {

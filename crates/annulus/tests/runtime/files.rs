@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use annulus::buf::{AlignedBuf, BufferLayout};
 use annulus::fs::CachedReads;
-use annulus::runtime::{self, fs};
+use annulus::runtime;
 use annulus::{EngineError, File, OpenOptions, time};
 use annulus_testing::memory_map::{is_mapped, until_unmapped};
 use annulus_testing::skip::skip;
@@ -30,7 +30,7 @@ async fn uncached(path: &Path) -> File {
         .read(true)
         .write(true)
         .cached_reads(CachedReads::Never);
-    fs::open_with(&options, path).await.unwrap()
+    runtime::engine().open_with(&options, path).await.unwrap()
 }
 
 #[test]
@@ -39,30 +39,31 @@ fn all_path_operations_work_on_a_core() {
         let dir = folder();
         let root = dir.path().to_owned();
         let ended = builder.block_on(async move {
+            let engine = runtime::engine();
             let path = root.join("a");
-            let file = fs::create(&path).await?;
+            let file = engine.create(&path).await?;
             file.write_all_at(vec![3; 5000], 0).await?;
             assert_eq!(file.close().await?, annulus::fs::Closed::Now);
-            assert_eq!(fs::metadata(&path).await?.len(), 5000);
-            assert!(fs::symlink_metadata(&path).await?.is_file());
-            fs::create_dir(root.join("d")).await?;
-            fs::rename(&path, root.join("d/b")).await?;
-            let base = fs::open_dir(&root).await?;
-            let names = fs::read_dir(base.at("d")).await?;
+            assert_eq!(engine.metadata(&path).await?.len(), 5000);
+            assert!(engine.symlink_metadata(&path).await?.is_file());
+            engine.create_dir(root.join("d")).await?;
+            engine.rename(&path, root.join("d/b")).await?;
+            let base = engine.open_dir(&root).await?;
+            let names = engine.read_dir(base.at("d")).await?;
             assert_eq!(names.len(), 1);
             assert_eq!(names[0].name(), "b");
-            let file = fs::open(root.join("d/b")).await?;
+            let file = engine.open(root.join("d/b")).await?;
             let (bytes, page) = file.read_at(vec![0; 8192], 0).await?;
             assert_eq!((bytes, page[4999]), (5000, 3));
-            let loaded = fs::load_file(root.join("d/b")).await?;
+            let loaded = engine.load_file(root.join("d/b")).await?;
             assert_eq!(loaded.len(), 5000);
-            let adopted = fs::from_std(std::fs::File::open(root.join("d/b"))?)?;
+            let adopted = engine.file(std::fs::File::open(root.join("d/b"))?)?;
             assert_eq!(adopted.metadata().await?.len(), 5000);
-            fs::remove_file(root.join("d/b")).await?;
-            fs::remove_dir(root.join("d")).await?;
-            let gone = fs::open(root.join("d")).await.unwrap_err();
+            engine.remove_file(root.join("d/b")).await?;
+            engine.remove_dir(root.join("d")).await?;
+            let gone = engine.open(root.join("d")).await.unwrap_err();
             assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
-            let nul = fs::open("a\0b").await.unwrap_err();
+            let nul = engine.open("a\0b").await.unwrap_err();
             assert_eq!(nul.kind(), io::ErrorKind::InvalidInput);
             io::Result::Ok(())
         });
@@ -255,7 +256,7 @@ fn direct_reads_and_writes_go_past_the_cache() {
         let ended = builder.block_on(async move {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).direct(true);
-            let file = match fs::open_with(&options, &path).await {
+            let file = match runtime::engine().open_with(&options, &path).await {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
                 other => other?,
             };
@@ -377,5 +378,31 @@ fn operations_in_flight_when_the_runtime_ends_are_completed() {
             assert_eq!((files.leaked, files.stale), (0, 0));
             assert_eq!(files.submitted, files.completed, "{files:?}");
         }
+    });
+}
+
+#[test]
+fn the_engine_of_a_core_reports_its_backend_and_ends_with_the_runtime_only() {
+    each_way(|builder| {
+        let has_ring = format!("{builder:?}").contains("Uring");
+        let engine = builder.threads(1).block_on(async move {
+            let engine = runtime::engine();
+            assert_eq!(
+                engine.backend().to_string().contains("io_uring ("),
+                has_ring
+            );
+            // On the core itself: the call must not wait for it.
+            let arena = engine.register_buffers(BufferLayout::new(2, 4096)).unwrap();
+            engine.nop().await.unwrap();
+            assert_eq!(arena.registered().rings, usize::from(has_ring));
+            engine.shutdown();
+            engine.nop().await.unwrap();
+            assert_eq!(engine.metrics(), runtime::handle().file_metrics());
+            assert!(engine.current_thread_driver().is_err());
+            engine
+        });
+        let engine = engine.unwrap();
+        let error = pollster::block_on(engine.nop()).unwrap_err();
+        assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
     });
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use annulus::net::TcpStream;
-use annulus::runtime::{self, fs};
+use annulus::runtime;
 use annulus_testing::panicking_buffer::PanickingBuffer;
 
 use crate::ways::{Drops, each_way, listener};
@@ -78,7 +78,7 @@ fn a_panicking_file_buffer_leaves_the_sockets_and_other_files_of_its_core_alone(
             let ended = builder.block_on(async move {
                 let (client, server) = pair().await.unwrap();
                 let waiting = runtime::spawn(async move { server.recv(vec![0; 5]).await });
-                let file = fs::create(&path).await.unwrap();
+                let file = runtime::engine().create(&path).await.unwrap();
                 let same = file.clone();
                 let writing = runtime::spawn(async move {
                     let written = file

@@ -1,4 +1,4 @@
-//! What rustdoc shows of the library's API: a signature says what a call returns.
+//! The signatures of the library's API, as rustdoc shows them: each says what its call returns.
 
 use crate::repo::{Findings, Repo};
 use crate::source::{line_of, split_top};

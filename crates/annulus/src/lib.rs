@@ -37,8 +37,8 @@
 //! | `signal` | signals on cores: [`signal`](signal/index.html); enables `net` |
 //! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html). With `net`, Tokio's context on cores: `RuntimeBuilder::with_tokio`. Tokio's I/O traits for [`fs::FileCursor`](fs/struct.FileCursor.html) |
 //! | `bytes` | `Bytes` and `BytesMut` as buffers |
-//! | `futures` | the I/O traits of futures-io for `net::AsyncStream` and `fs::FileCursor`, and `Stream` for types with a method `next`; enables `net` |
-//! | `tokio-io` | the I/O traits of Tokio for `net::AsyncStream` and `fs::FileCursor`, without Tokio's runtime; enables `net` |
+//! | `futures` | the I/O traits of futures-io for `fs::FileCursor` and, with `net`, for `net::AsyncStream`; `Stream` for types with a method `next` |
+//! | `tokio-io` | the I/O traits of Tokio for `fs::FileCursor` and, with `net`, for `net::AsyncStream`, without Tokio's runtime |
 //! | `test-util` | a simulated kernel for tests: [`sim`](sim/index.html) |
 //!
 //! # Fallback

@@ -67,6 +67,8 @@ pub(super) struct Rings {
     sends_whole: bool,
     /// The time when the current completions were reaped, ns; 0 if no operation needed it.
     reaped_ns: Cell<u64>,
+    /// True if the driver has run to its end.
+    has_ended: Cell<bool>,
 }
 
 impl Rings {
@@ -95,6 +97,7 @@ impl Rings {
             notifier,
             sends_whole,
             reaped_ns: Cell::new(0),
+            has_ended: Cell::new(false),
         }
     }
 
@@ -452,6 +455,7 @@ impl Rings {
     /// Runs the driver to its end. Leaks memory that the kernel may still use. Returns the number of file operations
     /// that are left; 1 if there are none, but the kernel may still use the driver's own memory.
     fn end(&self) -> u32 {
+        self.has_ended.set(true);
         let left = loop {
             // Completions of sockets are stale for it: the core has handled its own, or can't do so any more.
             let ended = self.driver.borrow_mut().advance_to_end();
@@ -485,7 +489,8 @@ impl Drop for Rings {
             // The ring and the operations in flight belong to the parent.
             leak(self.table.take());
             leak(Rc::clone(&self.driver));
-        } else if !self.handle.stopping() {
+        } else if !self.has_ended.get() {
+            // The engine may have asked for the end already.
             self.handle.request_stop();
             self.end();
         }

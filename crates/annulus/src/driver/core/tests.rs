@@ -521,6 +521,12 @@ fn a_socket_call_that_lacks_memory_is_made_twice_more_and_then_fails() {
 /// Sockets keep their core, so none has an operation in flight here.
 #[test]
 fn a_core_that_is_dropped_without_its_end_ends_its_file_operations() {
+    for is_asked_to_stop in [false, true] {
+        drop_without_end(is_asked_to_stop);
+    }
+}
+
+fn drop_without_end(is_asked_to_stop: bool) {
     let notifier = Notifier::new().unwrap();
     let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&notifier))));
     let limits = Limits {
@@ -576,6 +582,9 @@ fn a_core_that_is_dropped_without_its_end_ends_its_file_operations() {
         unreachable!("made with a ring")
     };
     rings.with_ring(|ring| group.end(Some(ring)));
+    if is_asked_to_stop {
+        handle.request_stop();
+    }
     drop(core);
     let ended = |result: std::io::Result<()>| EngineError::of(&result.unwrap_err());
     let polled = Pin::new(&mut sleeping).poll(&mut context).map(ended);

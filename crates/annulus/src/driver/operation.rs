@@ -58,8 +58,8 @@ enum State<'a, T: Returns> {
 }
 
 // Not `T: FileOp`: whether a future that holds an `Operation` is `Send` is decided without its lifetimes, and a
-// `&'static str` is a buffer in one lifetime only. SAFETY: Lent: the pointer is to a slot in flight for this future;
-// the op moves with it, and so does its result.
+// `&'static str` is a buffer in one lifetime only.
+// SAFETY: Lent: the pointer is to a slot in flight for this future; the op moves with it, and so does its result.
 unsafe impl<T: Returns<Output: Send> + Send, A> Send for Operation<'_, T, A> {}
 // SAFETY: Held: a shared reference gives no access.
 unsafe impl<T: Returns, A> Sync for Operation<'_, T, A> {}

@@ -1,5 +1,7 @@
 //! The engine, its current-thread driver, and the settings for polling and for ring set-up.
 
+// One long file, because it has all methods of `Engine`, with their documentation.
+
 mod backend;
 mod builder;
 mod current_thread;

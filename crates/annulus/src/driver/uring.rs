@@ -35,7 +35,6 @@ use super::payload::PANICKED;
 use super::queue::Queue;
 use super::slot::{Slot, Stage};
 use crate::op::REFUSALS_MAX;
-use crate::sync::{Mutation, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 use crate::sys::kernel::{EnterOutcome, Kernel};
@@ -69,7 +68,7 @@ const WORKERS_FROM: u32 = 8;
 /// The pause after an enter call that was refused more than [`REFUSALS_MAX`] times in a row.
 const REFUSED_PAUSE_NS: u64 = 1_000_000;
 /// The maximum sleep of a driver during a drain, ns. It is only a safeguard against a missed stop.
-const DRAIN_POLL_NS: u64 = 50_000_000;
+pub(super) const DRAIN_POLL_NS: u64 = 50_000_000;
 
 /// The tunable parameters of a driver; the defaults are measured (docs/internals/design.md).
 #[derive(Clone, Copy, Debug)]
@@ -592,17 +591,6 @@ impl<K: Kernel> Driver<K> {
         } else if !cqe.more() {
             let res = self.unless_refused(slot, cqe.res);
             self.complete_in_flight(slot, res);
-        }
-    }
-
-    /// Closes the list of cancel requests. A thread that drops a future afterwards disposes of the operation itself.
-    fn close_cancels(&mut self) {
-        if broken(Mutation::CancelsLeftOpen) {
-            return;
-        }
-        let handle = Arc::clone(&self.handle);
-        for link in handle.cancels.close() {
-            self.cancel_abandoned(Slot::of_cancel(link));
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::driver::handle::DriverHandle;
 use crate::driver::leak::leak;
 use crate::driver::limits::Limits;
 use crate::driver::payload::PANICKED;
-use crate::driver::uring::{Driver, Tuning};
+use crate::driver::uring::{DRAIN_POLL_NS, Driver, Tuning};
 use crate::fd::Socket;
 use crate::metrics::{self, OperationNumber, Times};
 use crate::narrow::to_u32;
@@ -41,8 +41,6 @@ const IGNORED: Token = Token::special(0);
 const REACTOR: Token = Token::special(1);
 /// The first of the tokens for closes that are linked to sends; each is followed by the index.
 const CLOSES: u32 = 2;
-/// The interval between checks of the operations in flight while a core ends, ns.
-const DRAIN_POLL_NS: u64 = 50_000_000;
 
 pub(super) struct Rings {
     driver: Rc<RefCell<Driver<Ring>>>,

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::Driver;
 use crate::driver::leak::leak;
-use crate::driver::slot::Stage;
+use crate::driver::slot::{Slot, Stage};
 use crate::narrow::to_ns;
 use crate::sync::{Mutation, broken};
 use crate::sys::engine_error::EngineError;
@@ -89,6 +89,17 @@ impl<K: Kernel> Driver<K> {
         }
         // The read of the eventfd completes too, if one is armed: `request_stop` sets its flag, then
         // writes. A driver that armed another read after that write would have seen the flag first.
+    }
+
+    /// Closes the list of cancel requests. A thread that drops a future afterwards disposes of the operation itself.
+    pub(super) fn close_cancels(&mut self) {
+        if broken(Mutation::CancelsLeftOpen) {
+            return;
+        }
+        let handle = Arc::clone(&self.handle);
+        for link in handle.cancels.close() {
+            self.cancel_abandoned(Slot::of_cancel(link));
+        }
     }
 
     pub(in crate::driver) fn drained(&self) -> bool {

@@ -269,6 +269,23 @@ type OnFailure = Box<dyn FnMut(&io::Error)>;
 
 /// The connections that a listener accepts, one after another. Made by
 /// [`TcpListener::accept_multishot`](super::TcpListener::accept_multishot).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::net::{TcpListener, TcpStream};
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// let mut incoming = listener.accept_multishot();
+/// incoming.on_failure(|error| eprintln!("accept failed, next attempt in 10 ms: {error}"));
+/// incoming.set_limit(100); // connections beyond 100 wait in the kernel and use no descriptor
+/// let _client = TcpStream::connect(address).await?;
+/// let Some(stream) = incoming.next().await else { return Ok(()) }; // the runtime ends
+/// let stream: TcpStream = stream?; // an error here is final
+/// incoming.set_limit(99); // count down for each connection, and up when one closes
+/// # drop(stream);
+/// # Ok(()) })? }
+/// ```
 pub struct Incoming<S> {
     acceptor: OnCore<Rc<Acceptor>>,
     on_failure: Option<OnFailure>,

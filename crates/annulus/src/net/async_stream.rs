@@ -113,6 +113,21 @@ impl<S: ConnectedStream> AsyncStream<S> {
     }
 
     /// Sets the maximum number of bytes that were written and not yet sent; 64 KiB by default.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # #[cfg(feature = "tokio-io")] {
+    /// use annulus::net::{AsyncStream, UnixStream};
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// let (near, far) = UnixStream::pair()?;
+    /// let mut near = AsyncStream::new(near).with_write_limit(16);
+    /// assert_eq!(near.write(&[7; 100]).await?, 16); // as much as fits; `write_all` waits and continues
+    /// near.flush().await?;
+    /// assert_eq!(far.recv_exact(vec![0; 16]).await?, [7; 16]);
+    /// # }
+    /// # Ok(()) })? }
+    /// ```
     #[must_use]
     pub fn with_write_limit(self, bytes: usize) -> AsyncStream<S> {
         let writer = self.writer.with_limit(bytes);
@@ -127,6 +142,23 @@ impl<S: ConnectedStream> AsyncStream<S> {
 
     /// Returns the stream. Its next receive returns the data that was received but not read. Written data is still
     /// sent.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # #[cfg(feature = "tokio-io")] {
+    /// use annulus::net::{AsyncStream, UnixStream};
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// let (near, far) = UnixStream::pair()?;
+    /// near.send_all("head\nbody").await?;
+    /// let mut buffered = AsyncStream::new(far);
+    /// let mut head = [0; 5];
+    /// buffered.read_exact(&mut head).await?;
+    /// let far = buffered.into_inner(); // what was received and not read is not lost
+    /// assert_eq!(far.recv_exact(vec![0; 4]).await?, b"body");
+    /// # }
+    /// # Ok(()) })? }
+    /// ```
     pub fn into_inner(self) -> S {
         if let Some(chunk) = self.chunk {
             self.stream.stream().recv_multishot().unread(chunk);

@@ -25,6 +25,19 @@ use crate::sys::sqe::Cqe;
 const QUEUED_MAX: usize = 64;
 
 /// Describes a datagram that was received into a buffer.
+///
+/// A datagram of length 0 is not the end of anything:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::net::UdpSocket;
+///
+/// let socket = UdpSocket::bind("127.0.0.1:0")?;
+/// socket.send_to("", socket.local_addr()?).await?;
+/// let (received, _) = socket.recv_from(vec![0; 64]).await?;
+/// assert_eq!((received.bytes, received.is_truncated), (0, false));
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received<A> {
@@ -37,6 +50,21 @@ pub struct Received<A> {
 }
 
 /// A datagram in a buffer of the core.
+///
+/// The payload can go to another thread; it occupies a buffer of the core until it is dropped.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::net::UdpSocket;
+///
+/// let socket = UdpSocket::bind("127.0.0.1:0")?;
+/// socket.send_to("hello", socket.local_addr()?).await?;
+/// let datagram = socket.recv_multishot().next().await.expect("the runtime runs")?;
+/// let chunk = datagram.chunk;
+/// let sum = std::thread::spawn(move || chunk.iter().map(|&byte| u32::from(byte)).sum::<u32>());
+/// assert_eq!(sum.join().unwrap(), 532);
+/// # Ok(()) })? }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Datagram<A> {

@@ -14,6 +14,23 @@ use crate::sys::call::borrow_fd;
 
 /// A descriptor of any kind on a core: a pipe, an eventfd, a device, or another library's socket. Wait for readiness
 /// here, and read or write it with other code (see [`AsFd`]). It stays on its core, which closes it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::io::{Read, Write};
+/// use annulus::net::Descriptor;
+///
+/// let (mut reader, mut writer) = std::io::pipe()?;
+/// let ready = Descriptor::new(reader.try_clone()?)?;
+/// writer.write_all(b"hello")?;
+/// ready.readable().await?; // then a read does not block
+/// let mut buf = [0; 64];
+/// assert_eq!(reader.read(&mut buf)?, 5);
+/// drop(writer);
+/// ready.readable().await?; // the end counts as readable
+/// assert_eq!(reader.read(&mut buf)?, 0);
+/// # Ok(()) })? }
+/// ```
 pub struct Descriptor {
     core: Rc<Core>,
     socket: Rc<Socket>,
@@ -31,7 +48,8 @@ impl Descriptor {
         Ok(Descriptor { core, socket })
     }
 
-    /// Waits until the descriptor is readable: data, the end, or an error. A regular file is always readable.
+    /// Waits until the descriptor is readable: data, the end, or an error. A regular file is always readable. Dropping
+    /// the future loses no data.
     ///
     /// # Errors
     ///
@@ -133,6 +151,23 @@ impl Splices for Descriptor {
 /// `O_NONBLOCK` during each call.
 ///
 /// A dropped splice moves either all of its bytes or none; moved bytes are in `into`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// use annulus::net::{Descriptor, splice};
+///
+/// let (reader, writer) = std::io::pipe()?;
+/// let (from, into) = (Descriptor::new(reader)?, Descriptor::new(writer)?);
+/// let (client, server) = annulus::net::UnixStream::pair()?;
+/// near.send_all("hello").await?;
+/// let moved = splice(&far, &into, 4096).await?; // a splice is often short
+/// assert_eq!(splice(&from, &client, moved).await?, moved);
+/// assert_eq!(server.recv_exact(vec![0; 5]).await?, b"hello");
+/// // Two sockets need a pipe between them.
+/// assert!(splice(&far, &client, 4096).await.is_err());
+/// # Ok(()) })? }
+/// ```
 ///
 /// # Errors
 ///

@@ -13,6 +13,17 @@ use crate::error::{BufError, WholeResult};
 use crate::sys::on_core::OnCore;
 
 /// The future of a receive that fills its buffer. Dropping it loses no data: the stream's next receive returns it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// near.send_all("hel").await?;
+/// let whole = futures_lite::future::poll_once(far.recv_exact(vec![0; 5])).await;
+/// assert!(whole.is_none()); // a part has arrived; the receive is dropped and loses none of it
+/// near.send_all("lo").await?;
+/// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+/// # Ok(()) })? }
+/// ```
 #[must_use = "it does nothing until it is awaited"]
 pub struct RecvExact<'a, B: IoBufMut> {
     receiver: &'a OnCore<Rc<Receiver>>,

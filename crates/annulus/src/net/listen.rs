@@ -56,6 +56,19 @@ impl ListenOptions {
 
     /// Sets how many connections may wait to be accepted; 65,535 by default. Beyond that, clients wait or retry. The
     /// kernel's limit also applies (`net.core.somaxconn`, 4096 since Linux 5.4).
+    ///
+    /// The backlog is full with one connection more than its number; the next clients then retry:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{ListenOptions, TcpListener};
+    ///
+    /// let listener = TcpListener::bind_with("127.0.0.1:0", &ListenOptions::new().backlog(1))?;
+    /// let address = listener.local_addr()?;
+    /// let clients = [std::net::TcpStream::connect(address)?, std::net::TcpStream::connect(address)?];
+    /// # drop(clients);
+    /// # Ok(()) })? }
+    /// ```
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
         self
@@ -75,6 +88,22 @@ impl ListenOptions {
     /// process (`SO_REUSEPORT`). The kernel spreads connections over them. Off by default. TCP only.
     ///
     /// Use it for servers of several processes, or for a server that starts before its predecessor ends.
+    ///
+    /// A new version of a server can bind the address while the old one still accepts:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{ListenOptions, TcpListener};
+    ///
+    /// let options = ListenOptions::new().reuse_port(true);
+    /// let old = TcpListener::bind_with("127.0.0.1:0", &options)?;
+    /// let address = old.local_addr()?;
+    /// assert!(TcpListener::bind(address).is_err()); // both need the option
+    /// let new = TcpListener::bind_with(address, &options)?;
+    /// drop(old);
+    /// # drop(new);
+    /// # Ok(()) })? }
+    /// ```
     pub fn reuse_port(mut self, on: bool) -> Self {
         self.reuse_port = on;
         self

@@ -12,6 +12,19 @@ use crate::sys::{net, option};
 /// mostly with `EOPNOTSUPP` or `ENOPROTOOPT`.
 ///
 /// The crate `socket2` has all others (keepalive, multicast, …): `socket2::SockRef::from(&stream.options())`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+/// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+/// # let far = listener.accept().await?;
+/// near.options().set_nodelay(true)?;
+/// assert!(near.options().nodelay()?);
+/// // Each kind of socket refuses the options of the others.
+/// let (unix, _) = annulus::net::UnixStream::pair()?;
+/// assert!(unix.options().set_nodelay(true).is_err());
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Copy)]
 pub struct SocketOptions<'a>(&'a Socket);
 
@@ -47,6 +60,19 @@ impl<'a> SocketOptions<'a> {
 
     /// Sets whether several sockets may bind the same address; the kernel spreads incoming traffic over them
     /// (`SO_REUSEPORT`). Set it before the bind.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let shared = || UdpSocket::bind_with("127.0.0.1:0", |options| options.set_reuse_port(true));
+    /// let first = shared()?;
+    /// // After the bind it is too late, for either of the two sockets.
+    /// assert!(UdpSocket::bind(first.local_addr()?).is_err());
+    /// let second = UdpSocket::bind_with(first.local_addr()?, |options| options.set_reuse_port(true))?;
+    /// # assert_eq!(first.local_addr()?, second.local_addr()?);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -84,6 +110,14 @@ impl<'a> SocketOptions<'a> {
     }
 
     /// Sets the size of the kernel's receive buffer, bytes. The kernel doubles it for its own overhead (`SO_RCVBUF`).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// near.options().set_receive_buffer_bytes(32 << 10)?;
+    /// assert_eq!(near.options().receive_buffer_bytes()?, 64 << 10); // doubled
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

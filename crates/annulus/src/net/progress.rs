@@ -10,6 +10,24 @@ use crate::sys::net;
 
 /// Reports how much of a connection's sent data the peer has acknowledged, also during a send. Made by
 /// [`TcpStream::send_progress`](super::TcpStream::send_progress). It does not keep the connection open.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+/// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+/// # let far = listener.accept().await?;
+/// let progress = near.send_progress();
+/// let before = progress.look()?.expect("the connection is open");
+/// near.send_all("hello").await?;
+/// far.recv_exact(vec![0; 5]).await?;
+/// let mut now = progress.look()?.unwrap();
+/// while !now.all {
+///     annulus::runtime::yield_now().await; // a server compares two results some seconds apart
+///     now = progress.look()?.unwrap();
+/// }
+/// assert_eq!(now.bytes - before.bytes, 5);
+/// # Ok(()) })? }
+/// ```
 pub struct SendProgress {
     socket: Weak<Socket>,
 }

@@ -424,6 +424,20 @@ impl UnreadBuffer for Receiver {
 /// [`TcpStream::recv_multishot`](super::TcpStream::recv_multishot).
 ///
 /// Dropping it loses no data: the stream's next receive returns what has arrived.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let mut chunks = far.recv_multishot();
+/// near.send_all("ping\npo").await?;
+/// let mut chunk = chunks.next().await.expect("the stream is open")?;
+/// assert_eq!(&chunk[..5], b"ping\n");
+/// chunk.advance(5);
+/// chunks.unread(chunk); // the beginning of the next line stays for a later receive
+/// near.send_all("ng\n").await?;
+/// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"pong\n");
+/// # Ok(()) })? }
+/// ```
 pub struct RecvStream<'a> {
     receiver: &'a OnCore<Rc<Receiver>>,
 }

@@ -16,6 +16,19 @@ use crate::sys::on_core::OnCore;
 /// Implemented for the same types as [`std::net::ToSocketAddrs`]. Numeric addresses are used unchanged. A host name
 /// is resolved on one of the runtime's [blocking threads](crate::runtime::RuntimeBuilder::blocking_threads), so that
 /// the core continues with its other tasks.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::net::{TcpListener, TcpStream};
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let port = listener.local_addr()?.port();
+/// TcpStream::connect(("127.0.0.1", port)).await?; // no thread is needed
+/// TcpStream::connect(format!("localhost:{port}")).await?; // a blocking thread resolves the name
+/// let error = TcpStream::connect("localhost").await.unwrap_err(); // a port is missing
+/// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+/// # Ok(()) })? }
+/// ```
 pub trait ToSocketAddrs: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}

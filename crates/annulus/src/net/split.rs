@@ -12,10 +12,36 @@ use super::writer::Writer;
 use crate::buf::{IoBuf, IoBufMut};
 
 /// The receiving direction of a borrowed stream. Made by [`TcpStream::split`](super::TcpStream::split).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let (read, write) = near.split();
+/// write.send_all("hello").await?;
+/// write.finish(); // the peer reads the end after the data
+/// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+/// assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
+/// far.send_all("bye").await?;
+/// assert_eq!(read.recv_exact(vec![0; 3]).await?, b"bye");
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ReadHalf<'a>(&'a Stream);
 
 /// The sending direction of a borrowed stream. Made by [`TcpStream::split`](super::TcpStream::split).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let (_, write) = near.split();
+/// let copy = write; // both send on the same stream, one send after another
+/// write.send_all("hel").await?;
+/// copy.send_all("lo").await?;
+/// // Dropping one does not end the direction, unlike an `OwnedWriteHalf`.
+/// near.send_all("!").await?;
+/// assert_eq!(far.recv_exact(vec![0; 6]).await?, b"hello!");
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct WriteHalf<'a>(&'a Stream);
 
@@ -51,7 +77,7 @@ impl<'a> WriteHalf<'a> {
         self.0.writer()
     }
 
-    /// Ends the sending direction (FIN) once the sends that have begun or wait are complete.
+    /// Ends the sending direction (FIN) once the sends that have begun or wait are complete. Does not wait for that.
     pub fn finish(&self) {
         self.0.socket.finish_sending();
     }
@@ -59,6 +85,27 @@ impl<'a> WriteHalf<'a> {
 
 /// The receiving direction of a stream. Made by [`TcpStream::into_split`](super::TcpStream::into_split). Dropping it
 /// cancels receives and discards unread data.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// use annulus::runtime;
+///
+/// let (read, write) = near.into_split();
+/// // Echo, one direction per task:
+/// let echo = runtime::spawn(async move {
+///     let mut chunks = read.recv_multishot();
+///     while let Some(chunk) = chunks.next().await {
+///         write.send_all(chunk?).await?;
+///     }
+///     std::io::Result::Ok(())
+/// });
+/// far.send_all("hello").await?;
+/// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+/// drop(far);
+/// echo.await??;
+/// # Ok(()) })? }
+/// ```
 pub struct OwnedReadHalf<S> {
     /// `None` after `reunite`.
     stream: Option<Rc<Stream>>,
@@ -67,6 +114,19 @@ pub struct OwnedReadHalf<S> {
 
 /// The sending direction of a stream. Made by [`TcpStream::into_split`](super::TcpStream::into_split). Dropping it
 /// ends the direction (FIN) once the sends that have begun or wait are complete.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let (read, write) = near.into_split();
+/// drop(write.send_all("never polled"));
+/// write.send_all("hello").await?;
+/// drop(write); // ends the direction (FIN)
+/// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+/// assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
+/// # drop(read);
+/// # Ok(()) })? }
+/// ```
 pub struct OwnedWriteHalf<S> {
     /// `None` after `reunite` or `into_writer`.
     stream: Option<Rc<Stream>>,
@@ -112,6 +172,20 @@ impl<S> OwnedReadHalf<S> {
 
     /// Joins the two halves to a stream again.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let (read, write) = near.into_split();
+    /// let (other_read, other_write) = far.into_split();
+    /// let error = read.reunite(other_write).unwrap_err();
+    /// let annulus::net::ReuniteError(read, other_write) = error; // both halves come back
+    /// let near = read.reunite(write).expect("halves of the same stream");
+    /// let far = other_read.reunite(other_write).expect("halves of the same stream");
+    /// near.send_all("hello").await?;
+    /// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Returns both halves if they belong to different streams.
@@ -138,6 +212,18 @@ impl<S> OwnedWriteHalf<S> {
     }
 
     /// Turns the half into a writer. Dropping the writer ends the sending direction (FIN) once all data is sent.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let (_read, write) = near.into_split();
+    /// let mut writer = write.into_writer();
+    /// writer.write(b"hello").await?;
+    /// drop(writer); // sends what was written, then the end
+    /// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+    /// assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
+    /// # Ok(()) })? }
+    /// ```
     pub fn into_writer(mut self) -> Writer {
         let writer = stream_of(&self.stream).writer();
         drop(self.stream.take());
@@ -174,6 +260,18 @@ impl<S> fmt::Debug for OwnedWriteHalf<S> {
 }
 
 /// The error of [`OwnedReadHalf::reunite`]: the halves belong to two different streams. It returns both.
+///
+/// It can be passed on as an `io::Error`, if the halves are not needed:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let (read, _write) = near.into_split();
+/// let (_other_read, other_write) = far.into_split();
+/// let error = read.reunite(other_write).unwrap_err();
+/// assert!(std::io::Error::other(error.to_string()).to_string().contains("different streams"));
+/// # Ok(()) })? }
+/// ```
 pub struct ReuniteError<S>(pub OwnedReadHalf<S>, pub OwnedWriteHalf<S>);
 
 impl<S> fmt::Debug for ReuniteError<S> {

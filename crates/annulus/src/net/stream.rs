@@ -166,6 +166,19 @@ impl fmt::Debug for Stream {
 /// The future of a receive into a buffer. It returns the number of bytes, 0 at the end of the stream, and the buffer.
 ///
 /// Dropping it loses no data: the stream's next receive returns what has arrived for this one.
+///
+/// A receive can be raced against something else, and dropped:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let nothing = futures_lite::future::poll_once(far.recv(vec![0; 64])).await;
+/// assert!(nothing.is_none()); // no data yet; the receive was polled, and is dropped
+/// near.send_all("hello").await?;
+/// let (bytes, buf) = far.recv(vec![0; 64]).await?;
+/// assert_eq!(&buf[..bytes], b"hello");
+/// # Ok(()) })? }
+/// ```
 #[must_use = "it does nothing until it is awaited"]
 pub struct Recv<'a, B: IoBufMut> {
     stream: &'a Stream,
@@ -232,6 +245,18 @@ impl<B: IoBufMut> fmt::Debug for Recv<'_, B> {
 ///
 /// A future that is dropped before it has the permit to send sends nothing. One that is dropped later still sends the
 /// whole buffer.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let never = near.send_all("never polled");
+/// drop(never); // sends nothing
+/// let begun = futures_lite::future::poll_once(near.send_all("hello")).await;
+/// drop(begun); // a send that has begun still sends the whole buffer
+/// near.sent().await?;
+/// assert_eq!(far.recv_exact(vec![0; 5]).await?, b"hello");
+/// # Ok(()) })? }
+/// ```
 #[must_use = "it does nothing until it is awaited"]
 pub struct SendAll<'a, B: IoBuf> {
     core: &'a OnCore<Rc<Core>>,

@@ -60,6 +60,20 @@ impl TcpListener {
     /// Port 0 selects a new port at each call. For several cores, bind it on one core, and bind that core's
     /// [`local_addr`](TcpListener::local_addr) on the others.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::TcpListener;
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?; // port 0: the kernel selects one
+    /// let address = listener.local_addr()?;
+    /// assert_ne!(address.port(), 0);
+    /// let error = TcpListener::bind(address).unwrap_err(); // a second listener of the same core
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    /// drop(listener);
+    /// TcpListener::bind(address)?; // the address is free immediately
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `EADDRINUSE` if another process, another runtime or another listener of this core has the address.
@@ -70,6 +84,18 @@ impl TcpListener {
     }
 
     /// Listens at `address` with the given options; see [`bind`](TcpListener::bind).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{ListenOptions, TcpListener};
+    ///
+    /// let options = ListenOptions::new().backlog(128).reuse_port(true);
+    /// let first = TcpListener::bind_with("127.0.0.1:0", &options)?;
+    /// // With SO_REUSEPORT on both, a second listener gets a share of the connections.
+    /// let second = TcpListener::bind_with(first.local_addr()?, &options)?;
+    /// assert_eq!(first.local_addr()?, second.local_addr()?);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -159,7 +185,22 @@ impl TcpStream {
     /// Connects to `address`: a [`SocketAddr`], several of them, or `"host:port"`.
     ///
     /// A host name is resolved on a blocking thread. If it has several addresses, they are tried in order. Numeric
-    /// addresses need no blocking thread.
+    /// addresses need no blocking thread. If the future is dropped, the attempt ends and its socket is closed.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let open = listener.local_addr()?;
+    /// let closed = { TcpListener::bind("127.0.0.1:0")?.local_addr()? }; // nothing listens there any more
+    /// let error = TcpStream::connect(closed).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    /// // Several addresses are tried in order.
+    /// let stream = TcpStream::connect([closed, open]).await?;
+    /// assert_eq!(stream.peer_addr()?, open);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -174,10 +215,22 @@ impl TcpStream {
     ///
     /// The kernel avoids the copy for buffers of 16 KiB and more that go to other machines, since Linux 6.0. The
     /// future completes once the peer has acknowledged the data. Other sends of this stream wait until then, so
-    /// zero-copy lowers CPU use, not latency.
+    /// zero-copy lowers CPU use, not latency. A dropped future behaves like a dropped [`SendAll`](super::SendAll).
     ///
     /// If the kernel copies anyway, as it does on loopback, or refuses, the next sends of this stream are ordinary
     /// ones. Without a ring, all sends are.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// let buf = vec![7; 64 << 10];
+    /// let (sent, received) =
+    ///     futures_lite::future::zip(near.send_zc(buf), far.recv_exact(vec![0; 64 << 10])).await;
+    /// assert_eq!(sent?, received?); // the buffer is back: the kernel no longer reads it
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -195,6 +248,22 @@ impl TcpStream {
     ///
     /// Not cancel-safe: if the future is dropped or fails, part of the data may have been sent. The stream can then
     /// send nothing more. The socket is `O_NONBLOCK` afterwards, until it is spliced.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// # let file = tempfile::NamedTempFile::new()?; std::fs::write(file.path(), "0123456789")?;
+    /// use std::os::fd::AsFd;
+    ///
+    /// let file = std::fs::File::open(file.path())?;
+    /// let head = b"length: 6\n";
+    /// let sent = near.send_file(head, file.as_fd(), 4, 100, || {}).await?;
+    /// assert_eq!(sent, 6); // the file ends before 100 bytes
+    /// assert_eq!(far.recv_exact(vec![0; 16]).await?, b"length: 6\n456789");
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -221,6 +290,17 @@ impl TcpStream {
     /// buffer goes on, and the end follows it. If a receive, a [`writer`](TcpStream::writer) or a half of the stream
     /// still uses the socket, the last of them closes it, and the end is a separate segment.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// assert!(near.close_with("goodbye", |_buf| {}).is_ok()); // consumes the stream
+    /// assert_eq!(far.recv_exact(vec![0; 7]).await?, b"goodbye");
+    /// assert_eq!(far.recv(vec![0; 1]).await?.0, 0); // the end
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Returns the stream and the buffer if another send is under way or an earlier one has failed, or if the runtime
@@ -240,6 +320,20 @@ impl TcpStream {
     ///
     /// This is not `SO_LINGER`, which concerns data that the kernel already has
     /// ([`set_linger`](TcpStream::set_linger)).
+    ///
+    /// A server that gives a slow client two seconds to read the rest of its response:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// near.set_close_timeout(std::time::Duration::from_secs(2));
+    /// assert!(near.try_send(vec![7; 1 << 20]).is_ok());
+    /// drop(near); // the send goes on
+    /// assert_eq!(far.recv_exact(vec![0; 1 << 20]).await?.len(), 1 << 20);
+    /// # Ok(()) })? }
+    /// ```
     pub fn set_close_timeout(&self, timeout: Duration) {
         self.0.socket.set_close_timeout(timeout);
     }
@@ -252,11 +346,37 @@ impl TcpStream {
 
     /// Closes the connection immediately with a reset. Sends under way fail, and the peer gets `ECONNRESET` instead
     /// of the end of the stream.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// near.abort();
+    /// let error = far.recv(vec![0; 1]).await.unwrap_err();
+    /// assert_eq!(error.error().kind(), std::io::ErrorKind::ConnectionReset);
+    /// # Ok(()) })? }
+    /// ```
     pub fn abort(&self) {
         self.0.socket.abort();
     }
 
     /// Returns the remote address.
+    ///
+    /// A connection that was reset has no remote address. Read it when the connection is accepted:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// let client = far.peer_addr()?;
+    /// assert_eq!(client, near.local_addr()?);
+    /// near.abort();
+    /// let _ = far.recv(vec![0; 1]).await; // fails with a reset
+    /// assert_eq!(far.peer_addr().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -276,6 +396,21 @@ impl TcpStream {
 
     /// Sets whether small segments are sent immediately (`TCP_NODELAY`) or gathered.
     ///
+    /// Without it, a small request that follows another one may wait for the peer's acknowledgement, up to 40 ms:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// assert!(!near.nodelay()?); // the kernel's default: segments are gathered
+    /// near.set_nodelay(true)?;
+    /// near.send_all("first").await?;
+    /// near.send_all("second").await?;
+    /// # assert_eq!(far.recv_exact(vec![0; 11]).await?, b"firstsecond");
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `setsockopt(2)`, unchanged.
@@ -294,6 +429,18 @@ impl TcpStream {
 
     /// Sets how long the kernel keeps unsent data after the close, in whole seconds (`SO_LINGER`). With
     /// `Some(Duration::ZERO)` the close resets the connection.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// near.set_linger(Some(std::time::Duration::ZERO))?;
+    /// drop(near); // a reset instead of the end of the stream
+    /// let error = far.recv(vec![0; 1]).await.unwrap_err();
+    /// assert_eq!(error.error().kind(), std::io::ErrorKind::ConnectionReset);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

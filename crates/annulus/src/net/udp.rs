@@ -59,6 +59,17 @@ impl UdpSocket {
     /// [`set_reuse_port`](SocketOptions::set_reuse_port), sockets of the same user share an address, also across
     /// processes.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let socket = UdpSocket::bind_with("127.0.0.1:0", |options| {
+    ///     options.set_receive_buffer_bytes(1 << 16) // before the first datagram can arrive
+    /// })?;
+    /// # drop(socket);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails as [`bind`](UdpSocket::bind) does, or with the error of `before`.
@@ -83,6 +94,17 @@ impl UdpSocket {
     ///
     /// Sockets of other runtimes and processes can't bind the address, except those of the same user that set
     /// `SO_REUSEPORT`. Not for clients: a response may arrive at another core than the one that sent the request.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let server = UdpSocket::bind_shared("127.0.0.1:0")?;
+    /// let address = server.local_addr()?; // the other cores bind this one
+    /// let error = UdpSocket::bind_shared(address).unwrap_err(); // once per core
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -126,6 +148,20 @@ impl UdpSocket {
     /// A host name is resolved on a blocking thread, and its addresses are tried in order; see
     /// [`TcpStream::connect`](super::TcpStream::connect).
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let (server, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// let client = UdpSocket::bind("127.0.0.1:0")?;
+    /// client.connect(server.local_addr()?).await?;
+    /// other.send_to("spam", client.local_addr()?).await?; // the kernel discards it
+    /// server.send_to("pong", client.local_addr()?).await?;
+    /// let (bytes, buf) = client.recv(vec![0; 1500]).await?;
+    /// assert_eq!(&buf[..bytes], b"pong");
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with the error of `connect(2)` for the last address that was tried. If the host can't be resolved, the
@@ -139,6 +175,18 @@ impl UdpSocket {
     }
 
     /// Sends `buf` as one datagram and returns it. A dropped send that has begun still sends the datagram.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let socket = UdpSocket::bind("127.0.0.1:0")?;
+    /// let error = socket.send_to(vec![0; 70_000], socket.local_addr()?).await.unwrap_err();
+    /// # const EMSGSIZE: i32 = 90;
+    /// assert_eq!(error.error().raw_os_error(), Some(EMSGSIZE)); // at most 65,507 bytes over IPv4
+    /// assert_eq!(error.into_buf().map(|buf| buf.len()), Some(70_000));
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -154,6 +202,19 @@ impl UdpSocket {
     ///
     /// Dropping the future loses no datagram: one that arrives for it is returned by the next receive, truncated to
     /// the length of the dropped buffer, with `is_truncated` set.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let (server, client) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// client.send_to("hello", server.local_addr()?).await?;
+    /// let (received, buf) = server.recv_from(vec![0; 4]).await?;
+    /// assert!(received.is_truncated); // the rest of the datagram is lost
+    /// assert_eq!(&buf[..received.bytes], b"hell");
+    /// server.send_to("too long", received.from).await?;
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -183,6 +244,22 @@ impl UdpSocket {
     ///
     /// A datagram may be as long as a core buffer less 44 bytes. The socket stops receiving while 64 datagrams are
     /// unread; the kernel then queues further ones, and drops them when its buffer is full.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let (server, client) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// for text in ["one", "two"] {
+    ///     client.send_to(text, server.local_addr()?).await?;
+    /// }
+    /// let mut datagrams = server.recv_multishot();
+    /// let first = datagrams.next().await.expect("`None` only when the runtime ends")?;
+    /// assert_eq!((&first.chunk[..], first.from), (&b"one"[..], client.local_addr()?));
+    /// drop(datagrams); // the second datagram is not lost
+    /// assert_eq!(server.recv(vec![0; 1500]).await?.0, 3);
+    /// # Ok(()) })? }
+    /// ```
     pub fn recv_multishot(&self) -> Datagrams<'_> {
         Datagrams(&self.0)
     }
@@ -217,6 +294,22 @@ fn sender(address: Option<Address>) -> io::Result<SocketAddr> {
 /// The datagrams that a socket receives, one after another. Made by [`UdpSocket::recv_multishot`].
 ///
 /// Dropping it loses no datagram: the socket's next receive returns those that have arrived.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::net::UdpSocket;
+///
+/// let (server, client) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+/// client.send_to("hello", server.local_addr()?).await?;
+/// let mut datagrams = server.recv_multishot();
+/// while let Some(received) = datagrams.next().await {
+///     let Ok(datagram) = received else { continue }; // the socket goes on after an error
+///     server.send_to(datagram.chunk, datagram.from).await?; // a chunk is a buffer to send
+///     break;
+/// }
+/// assert_eq!(client.recv(vec![0; 1500]).await?.0, 5);
+/// # Ok(()) })? }
+/// ```
 pub struct Datagrams<'a>(&'a Rc<DatagramReceiver>);
 
 impl Datagrams<'_> {

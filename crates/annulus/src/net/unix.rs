@@ -15,6 +15,23 @@ use crate::sys::on_core::OnCore;
 ///
 /// A path that begins with a NUL byte (`"\0name"`) is an abstract address of Linux, as in Tokio: a name of any bytes
 /// without a file, which is free again when its last socket has closed. Streams and datagrams take such paths as well.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let dir = tempfile::tempdir()?; let path = dir.path().join("socket");
+/// use annulus::net::{UnixListener, UnixStream};
+///
+/// let listener = UnixListener::bind(&path)?;
+/// let client = UnixStream::connect(&path).await?;
+/// let server = listener.accept().await?;
+/// client.send_all("hello").await?;
+/// assert_eq!(server.recv_exact(vec![0; 5]).await?, b"hello");
+/// drop(listener);
+/// assert!(UnixListener::bind(&path).is_err()); // the path remains
+/// std::fs::remove_file(&path)?;
+/// UnixListener::bind(&path)?;
+/// # Ok(()) })? }
+/// ```
 #[derive(Debug)]
 pub struct UnixListener {
     pub(super) acceptor: OnCore<Rc<Acceptor>>,
@@ -50,6 +67,14 @@ impl UnixListener {
 }
 
 /// The process at the other end of a Unix stream, at the time when it connected or started to listen.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// let peer = far.peer_cred()?;
+/// assert_eq!(peer.pid, std::process::id() as i32); // both ends of this pair are in this process
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerCredentials {
@@ -62,11 +87,40 @@ pub struct PeerCredentials {
 }
 
 /// A Unix stream; see [`TcpStream`](super::TcpStream).
+///
+/// The peer's end may live in another process:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::io::Write;
+///
+/// let (mut child, parent) = std::os::unix::net::UnixStream::pair()?;
+/// let parent = annulus::net::UnixStream::from_std(parent)?;
+/// std::thread::spawn(move || child.write_all(b"hello")); // stands for the other process
+/// assert_eq!(parent.recv_exact(vec![0; 5]).await?, b"hello");
+/// assert_eq!(parent.recv(vec![0; 1]).await?.0, 0); // it has closed its end
+/// # Ok(()) })? }
+/// ```
 #[derive(Debug)]
 pub struct UnixStream(pub(super) Stream);
 
 impl UnixStream {
-    /// Connects to the listener at `path`, which may be an [abstract address](UnixListener).
+    /// Connects to the listener at `path`, which may be an [abstract address](UnixListener). If the future is dropped,
+    /// the attempt ends and its socket is closed.
+    ///
+    /// An abstract address needs no file, and no cleaning up:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{UnixListener, UnixStream};
+    ///
+    /// let name = format!("\0example-{}", std::process::id());
+    /// assert!(UnixStream::connect(&name).await.is_err()); // nothing listens
+    /// let listener = UnixListener::bind(&name)?;
+    /// UnixStream::connect(&name).await?;
+    /// # drop(listener);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

@@ -15,6 +15,22 @@ use crate::sys::net::{self, Kind};
 
 /// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a send waits
 /// until the receiver has space. Paths may be [abstract addresses](super::UnixListener).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let dir = tempfile::tempdir()?; let (log, from) = (dir.path().join("log"), dir.path().join("from"));
+/// use annulus::net::UnixDatagram;
+///
+/// let server = UnixDatagram::bind(&log)?;
+/// let (named, unnamed) = (UnixDatagram::bind(&from)?, UnixDatagram::unbound()?);
+/// named.send_to("one", &log).await?;
+/// unnamed.send_to("two", &log).await?;
+/// let (first, buf) = server.recv_from(vec![0; 64]).await?;
+/// assert_eq!(first.from.as_deref(), Some(from.as_path()));
+/// let (second, _) = server.recv_from(buf).await?;
+/// assert_eq!(second.from, None); // no path to reply to
+/// # Ok(()) })? }
+/// ```
 #[derive(Debug)]
 pub struct UnixDatagram(pub(super) Rc<DatagramReceiver>);
 
@@ -65,6 +81,20 @@ impl UnixDatagram {
 
     /// Sets the peer: from now on, the socket sends to `path` and receives only from there.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("socket");
+    /// use annulus::net::UnixDatagram;
+    ///
+    /// let socket = UnixDatagram::unbound()?;
+    /// assert!(socket.connect(&path).await.is_err()); // no socket is open there yet
+    /// let server = UnixDatagram::bind(&path)?;
+    /// socket.connect(&path).await?;
+    /// socket.send("hello").await?;
+    /// assert_eq!(server.recv(vec![0; 64]).await?.0, 5);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `ECONNREFUSED` if no socket is open at `path`.
@@ -75,6 +105,17 @@ impl UnixDatagram {
     }
 
     /// Sends `buf` as one datagram to the socket at `path` and returns it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UnixDatagram;
+    ///
+    /// let socket = UnixDatagram::unbound()?;
+    /// let error = socket.send_to(b"lost".to_vec(), "/nonexistent/socket").await.unwrap_err();
+    /// assert_eq!(error.error().kind(), std::io::ErrorKind::NotFound);
+    /// assert_eq!(error.into_buf().unwrap(), b"lost"); // for another attempt
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

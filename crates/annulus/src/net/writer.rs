@@ -147,6 +147,22 @@ impl Writer {
     }
 
     /// Sets the maximum number of unsent bytes: 64 KiB by default, and at least 1.
+    ///
+    /// A write beyond the limit waits for the peer:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let mut writer = near.writer().with_limit(16);
+    /// writer.write(&[7; 16]).await?;
+    /// assert_eq!(writer.unsent(), 16);
+    /// assert_eq!(writer.try_write_buf("more"), Err("more"));
+    /// writer.flush().await?;
+    /// assert_eq!(writer.unsent(), 0);
+    /// writer.write_buf("more").await?;
+    /// # drop(writer); assert_eq!(far.recv_exact(vec![0; 20]).await?.len(), 20);
+    /// # Ok(()) })? }
+    /// ```
     #[must_use]
     pub fn with_limit(self, bytes: usize) -> Writer {
         self.sink.state.borrow_mut().limit = bytes.max(1);
@@ -178,6 +194,18 @@ impl Writer {
     /// Waits until fewer bytes than the limit are unsent, then accepts the whole buffer. A future that is dropped
     /// before that has written nothing.
     ///
+    /// A limit counts from the next write on: one buffer may exceed it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let mut writer = near.writer().with_limit(16);
+    /// writer.write_buf(vec![7; 100_000]).await?; // accepted whole, and not copied
+    /// assert_eq!(writer.unsent(), 100_000);
+    /// assert_eq!(far.recv_exact(vec![0; 100_000]).await?.len(), 100_000);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with the error of an earlier send; the error contains the buffer.
@@ -208,7 +236,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the kernel has all written data.
+    /// Waits until the kernel has all written data. If the future is dropped, the data is still sent.
+    ///
+    /// The kernel having the data does not mean that the peer has read it. A failed send shows here:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let mut writer = near.writer();
+    /// far.shutdown(std::net::Shutdown::Read)?; // the peer receives nothing more
+    /// writer.write(b"hello").await?; // only copied so far
+    /// let error = writer.flush().await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    /// assert!(writer.write(b"more").await.is_err()); // the error stays
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -217,7 +259,20 @@ impl Writer {
         std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
-    /// Flushes, and ends the sending direction (FIN). Nothing can be sent on the stream afterwards.
+    /// Flushes, and ends the sending direction (FIN). Nothing can be sent on the stream afterwards. If the future is
+    /// dropped during the flush, the data is still sent, and the direction stays open.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let mut writer = near.writer();
+    /// writer.write(b"last words").await?;
+    /// writer.finish().await?;
+    /// assert!(near.send_all("more").await.is_err()); // the sending direction has ended
+    /// far.send_all("reply").await?;
+    /// assert_eq!(near.recv_exact(vec![0; 5]).await?, b"reply"); // the other one has not
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

@@ -30,6 +30,18 @@ use signal_hook::low_level::{pipe, unregister};
 use crate::net::UnixStream;
 
 /// The arrivals of one signal. The signal no longer has its default effect, also after the last value was dropped.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::signal::{self, Signal};
+///
+/// let mut hangup = Signal::new(signal::SIGHUP)?; // no longer ends the process
+/// # use signal_hook::low_level::raise;
+/// raise(signal::SIGHUP)?;
+/// raise(signal::SIGHUP)?; // may be reported together with the first
+/// hangup.recv().await?; // reload the configuration
+/// # Ok(()) })? }
+/// ```
 pub struct Signal {
     number: i32,
     arrivals: UnixStream,
@@ -38,6 +50,16 @@ pub struct Signal {
 
 impl Signal {
     /// Starts to handle the signal `number` on the calling core. Handlers of other code still run.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::signal::Signal;
+    ///
+    /// const SIGKILL: i32 = 9;
+    /// let error = Signal::new(SIGKILL).unwrap_err(); // the kernel lets no process handle it
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///
@@ -82,7 +104,19 @@ impl fmt::Debug for Signal {
     }
 }
 
-/// Waits for Ctrl-C (SIGINT).
+/// Waits for Ctrl-C (SIGINT), from the first poll on. From then on, the signal no longer ends the process, even if the
+/// future is dropped.
+///
+/// A server that runs until Ctrl-C:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # annulus::runtime::spawn(async { signal_hook::low_level::raise(annulus::signal::SIGINT) });
+/// let serve = async { std::future::pending().await };
+/// let interrupt = async { annulus::signal::ctrl_c().await };
+/// futures_lite::future::or(interrupt, serve).await?; // drops `serve` at the signal
+/// # Ok(()) })? }
+/// ```
 ///
 /// # Errors
 ///

@@ -52,6 +52,22 @@ fn core() -> Rc<Core> {
 
 /// Returns a future that completes when `time` has passed since this call. Dropping it cancels the timer.
 ///
+/// The time starts with the call, not with the first poll:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::time::{Duration, Instant};
+/// use annulus::time;
+///
+/// let start = Instant::now();
+/// let first = time::sleep(Duration::from_millis(2));
+/// let second = time::sleep(Duration::from_millis(1));
+/// first.await;
+/// second.await; // ready already
+/// assert!(start.elapsed() >= Duration::from_millis(2));
+/// # Ok(()) })? }
+/// ```
+///
 /// # Panics
 ///
 /// Panics if the calling thread is not a runtime core.
@@ -67,6 +83,20 @@ pub fn sleep(time: Duration) -> Sleep {
 ///
 /// It is `Send`, for interfaces that require it, such as axum's handlers. Its timer is set on the core that polls it.
 /// It may be dropped on any thread.
+///
+/// Several timers can be awaited in one `select`, and kept over its rounds:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::time::Duration;
+/// use annulus::time;
+///
+/// let short = time::sleep(Duration::from_millis(1));
+/// let long = time::sleep(Duration::from_secs(600));
+/// // Waits for the first of the two. Dropping the other one cancels its timer.
+/// futures_lite::future::or(short, long).await;
+/// # Ok(()) })? }
+/// ```
 ///
 /// # Panics
 ///
@@ -142,7 +172,26 @@ impl fmt::Debug for Sleep {
 
 /// Awaits `future` for at most `time`. The returned future owns `future`, and dropping one drops the other.
 ///
-/// The future is stored inline: `timeout` allocates no memory.
+/// The future is stored inline: `timeout` allocates no memory. At the end of the time, `future` is not dropped before
+/// the returned future is.
+///
+/// A receive that times out loses no data, and the stream goes on:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// use std::{io::ErrorKind, time::Duration};
+/// use annulus::time;
+///
+/// let late = time::timeout(Duration::from_millis(1), far.recv(vec![0; 64])).await;
+/// assert_eq!(late.unwrap_err().kind(), ErrorKind::TimedOut);
+/// near.send_all("hello").await?;
+/// // The outer result is the timeout's, the inner one the future's.
+/// let received = time::timeout(Duration::from_secs(600), far.recv(vec![0; 64])).await;
+/// let (bytes, _) = received??;
+/// assert_eq!(bytes, 5);
+/// # Ok(()) })? }
+/// ```
 ///
 /// # Errors
 ///
@@ -160,6 +209,19 @@ pub fn timeout<F: Future>(time: Duration, future: F) -> Timeout<F> {
 
 pin_project_lite::pin_project! {
     /// The future of [`timeout`].
+    ///
+    /// It polls the future first, so a limit of zero still takes what is ready:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::time;
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(time::timeout(Duration::ZERO, async { 7 }).await?, 7);
+    /// let never = time::timeout(Duration::ZERO, std::future::pending::<()>());
+    /// assert!(never.await.is_err());
+    /// # Ok(()) })? }
+    /// ```
     #[must_use = "it does nothing until it is awaited"]
     #[derive(Debug)]
     pub struct Timeout<F> {
@@ -199,6 +261,22 @@ pub fn interval(period: Duration) -> Interval {
 }
 
 /// A sequence of ticks. Made by [`interval`].
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::time::Duration;
+/// use annulus::{runtime, time};
+///
+/// // A task that looks after something until the runtime ends.
+/// runtime::spawn(async {
+///     let mut interval = time::interval(Duration::from_millis(1));
+///     while !runtime::is_stopping() {
+///         interval.tick().await; // the first tick is immediate
+///     }
+/// });
+/// # time::sleep(Duration::from_millis(3)).await;
+/// # Ok(()) })? }
+/// ```
 #[derive(Debug)]
 pub struct Interval {
     sleep: Sleep,
@@ -207,6 +285,23 @@ pub struct Interval {
 
 impl Interval {
     /// Waits for the next tick. Cancel-safe: dropping the future loses no tick.
+    ///
+    /// An interval that has fallen behind skips the ticks that it missed:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use std::time::{Duration, Instant};
+    /// use annulus::time;
+    ///
+    /// let start = Instant::now();
+    /// let mut interval = time::interval(Duration::from_millis(2));
+    /// interval.tick().await; // at 0 ms
+    /// std::thread::sleep(Duration::from_millis(5)); // over the ticks at 2 and 4 ms
+    /// interval.tick().await; // one tick for both, immediately
+    /// interval.tick().await; // at 6 ms or later
+    /// assert!(start.elapsed() >= Duration::from_millis(6));
+    /// # Ok(()) })? }
+    /// ```
     pub async fn tick(&mut self) {
         std::future::poll_fn(|context| Pin::new(&mut self.sleep).poll(context)).await;
         let due_ns = self.sleep.at_ns;

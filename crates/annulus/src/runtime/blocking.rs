@@ -15,6 +15,19 @@ use crate::sys::heap;
 /// [`abort`](JoinHandle::abort) and the end of the runtime prevent work from starting. Work that has started runs to
 /// its end, and the end of the runtime waits for it (see [`drain_timeout`](super::RuntimeBuilder::drain_timeout)).
 ///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # std::panic::set_hook(Box::new(|_| ()));
+/// use annulus::runtime;
+///
+/// let lines = runtime::spawn_blocking(|| std::fs::read_to_string("Cargo.toml").map(|text| text.lines().count()));
+/// assert!(lines.await?? > 0); // the outer result is the task's, the inner one the closure's
+///
+/// let error = runtime::spawn_blocking(|| panic!("no luck")).await.unwrap_err();
+/// assert!(error.into_panic().is_ok());
+/// # Ok(()) })? }
+/// ```
+///
 /// # Panics
 ///
 /// Panics if the calling thread is not a runtime core. A panic of `work` is returned as a

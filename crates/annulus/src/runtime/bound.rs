@@ -79,6 +79,21 @@ impl<T: 'static> CoreBound<T> {
     }
 
     /// Calls `act` with the value on its core, from any thread. `act` is dropped if the core has ended.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// use std::rc::Rc;
+    /// use annulus::runtime::CoreBound;
+    ///
+    /// let bound = CoreBound::new(Rc::new(near))?;
+    /// std::thread::spawn(move || {
+    ///     // No result comes back. Use `Handle::spawn_on` for an answer.
+    ///     bound.on_core(|stream| stream.try_send("from another thread").unwrap());
+    /// });
+    /// assert_eq!(far.recv_exact(vec![0; 19]).await?, b"from another thread");
+    /// # Ok(()) })? }
+    /// ```
     pub fn on_core(&self, act: impl FnOnce(Rc<T>) + Send + 'static) {
         let (home, position) = (Arc::clone(&self.home), self.position);
         self.home.send(Message::Start(Box::new(move || {

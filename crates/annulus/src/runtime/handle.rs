@@ -14,6 +14,24 @@ use crate::metrics::{CoreMetrics, Metrics};
 
 /// A handle to a runtime's cores, for any thread. It may outlive the runtime; its functions then report that the
 /// runtime has ended.
+///
+/// A thread that is not a core hands work to one and waits for its result:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::runtime;
+///
+/// let handle = runtime::handle();
+/// let thread = std::thread::spawn(move || {
+///     let task = handle.spawn_on(0, || async { 2 + 3 });
+///     pollster::block_on(task) // never on a core: it would wait for itself
+/// });
+/// while !thread.is_finished() {
+///     runtime::yield_now().await;
+/// }
+/// assert_eq!(thread.join().unwrap()?, 5);
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone)]
 pub struct Handle {
     cores: Arc<Cores>,
@@ -71,6 +89,26 @@ impl Handle {
     ///
     /// If the core has ended, the returned handle reports that the task was aborted.
     ///
+    /// Sockets and other values that are not `Send` are made by the closure, on the core where they stay:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UnixStream;
+    /// use annulus::runtime;
+    ///
+    /// # let (one, other) = std::os::unix::net::UnixStream::pair()?;
+    /// let handle = runtime::handle();
+    /// let last = handle.cores() - 1;
+    /// let sent = handle.spawn_on(last, move || async move {
+    ///     let stream = UnixStream::from_std(one)?; // `one` is a stream of std, which is `Send`
+    ///     stream.send_all("hello").await?;
+    ///     std::io::Result::Ok(())
+    /// });
+    /// sent.await??;
+    /// # assert_eq!(UnixStream::from_std(other)?.recv_exact(vec![0; 5]).await?, b"hello");
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics if `core` is not below [`cores`](Handle::cores).
@@ -94,11 +132,35 @@ impl Handle {
 
     /// Shuts down the runtime. Each core's main future is dropped, [`stopping`](super::stopping) becomes ready, and
     /// other tasks have the [grace period](super::RuntimeBuilder::grace) to end.
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let runtime = Runtime::builder().start()?;
+    /// let handle = runtime.handle().clone();
+    /// handle.shutdown(); // from any thread; returns immediately
+    /// runtime.shutdown()?; // waits for the end
+    /// let late = handle.spawn_on(0, || async {});
+    /// assert!(pollster::block_on(late).unwrap_err().is_aborted()); // the runtime has ended
+    /// # Ok(()) }
+    /// ```
     pub fn shutdown(&self) {
         (self.cores.inboxes.iter()).for_each(|inbox| inbox.send(Message::Stop));
     }
 
     /// Returns the counters of core `core`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::runtime;
+    ///
+    /// let handle = runtime::handle();
+    /// for core in 0..handle.cores() {
+    ///     println!("core {core}: {:?}", handle.metrics(core));
+    /// }
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Panics
     ///
@@ -109,6 +171,17 @@ impl Handle {
 
     /// Returns the counters of file operations on all cores, and of blocking threads. `enters` and `waits` are
     /// counted per core; see [`metrics`](Handle::metrics).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::runtime;
+    ///
+    /// let before = runtime::handle().file_metrics();
+    /// runtime::engine().nop().await?;
+    /// let after = runtime::handle().file_metrics();
+    /// assert_eq!(after.submitted - before.submitted, 1);
+    /// # Ok(()) })? }
+    /// ```
     pub fn file_metrics(&self) -> Metrics {
         let files = self.cores.files.get();
         files.map(|files| files.metrics()).unwrap_or_default()
@@ -117,6 +190,18 @@ impl Handle {
     /// Allocates buffers that every core registers with its ring, as
     /// [`Engine::register_buffers`](crate::Engine::register_buffers) does for an engine. The call does not wait: each
     /// core registers them when it next polls its ring.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// use annulus::{buf::BufferLayout, runtime};
+    ///
+    /// let arena = runtime::handle().register_buffers(BufferLayout::new(16, 4096))?;
+    /// let file = runtime::engine().open(&path).await?; // a file of this runtime
+    /// let page = file.read_exact_at(arena.take().await, 0).await?;
+    /// assert_eq!(page[0], 7);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

@@ -14,11 +14,34 @@ use crate::driver::contain;
 
 /// Waits for a task, and returns its value. Dropping the handle does not end the task; [`abort`](JoinHandle::abort)
 /// does.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::runtime;
+///
+/// let task = runtime::spawn(async { 2 + 3 });
+/// assert_eq!(task.await?, 5);
+/// drop(runtime::spawn(async { println!("still runs") })); // dropping the handle detaches the task
+/// # Ok(()) })? }
+/// ```
 pub struct JoinHandle<T> {
     end: Arc<End<T>>,
 }
 
 /// The reason why a task has no value.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # std::panic::set_hook(Box::new(|_| ())); // the test's output stays clean
+/// use annulus::runtime;
+///
+/// // A panic ends the task only, not the core.
+/// let error = runtime::spawn(async { panic!("no luck") }).await.unwrap_err();
+/// assert_eq!(error.to_string(), "the task panicked: no luck");
+/// let error = std::io::Error::from(error); // `?` does this in a function that returns `io::Result`
+/// assert_eq!(error.kind(), std::io::ErrorKind::Other);
+/// # Ok(()) })? }
+/// ```
 pub struct JoinError(Reason);
 
 enum Reason {
@@ -183,6 +206,23 @@ impl<T> JoinHandle<T> {
     }
 
     /// Drops the task's future at its next poll. A task that has already ended keeps its value.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::runtime;
+    ///
+    /// let task = runtime::spawn(std::future::pending::<()>());
+    /// task.abort();
+    /// assert!(task.await.unwrap_err().is_aborted());
+    ///
+    /// let done = runtime::spawn(async { 7 });
+    /// while !done.is_finished() {
+    ///     runtime::yield_now().await;
+    /// }
+    /// done.abort(); // too late: the value stays
+    /// assert_eq!(done.await?, 7);
+    /// # Ok(()) })? }
+    /// ```
     pub fn abort(&self) {
         self.end.aborted.store(true, Ordering::Release);
         ABORTS.fetch_add(1, Ordering::Release);
@@ -236,6 +276,21 @@ impl JoinError {
     }
 
     /// Returns the payload of the panic that ended the task.
+    ///
+    /// A program that wants the panic of a task to be its own:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # std::panic::set_hook(Box::new(|_| ()));
+    /// use annulus::runtime;
+    ///
+    /// let error = runtime::spawn(async { std::panic::panic_any(7) }).await.unwrap_err();
+    /// match error.into_panic() {
+    ///     Ok(payload) => assert_eq!(payload.downcast_ref(), Some(&7)), // or `resume_unwind(payload)`
+    ///     Err(error) => unreachable!("it was aborted: {error}"),
+    /// }
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

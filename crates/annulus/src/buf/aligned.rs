@@ -35,6 +35,17 @@ impl AlignedBuf {
     /// Allocates `bytes` zero bytes at an address that is a multiple of `align_bytes`. Ends the process if memory is
     /// short, like a `Vec`; see [`try_with_len`](AlignedBuf::try_with_len).
     ///
+    /// Direct I/O needs a length that is a multiple of the alignment as well. Round it up:
+    ///
+    /// ```
+    /// use annulus::buf::AlignedBuf;
+    ///
+    /// let record = b"a record of any length";
+    /// let mut buf = AlignedBuf::with_len(record.len().next_multiple_of(512), 512);
+    /// buf[..record.len()].copy_from_slice(record); // the rest is zeros
+    /// assert_eq!(buf.len(), 512);
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics if `align_bytes` is not a power of two, or if the size overflows `isize`.
@@ -49,6 +60,14 @@ impl AlignedBuf {
     }
 
     /// Allocates like [`with_len`](AlignedBuf::with_len), for a size that comes from a file or a peer.
+    ///
+    /// ```
+    /// use annulus::buf::AlignedBuf;
+    ///
+    /// let header = usize::MAX / 4; // a length from a damaged file
+    /// let error = AlignedBuf::try_with_len(header, 4096).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
+    /// ```
     ///
     /// # Errors
     ///
@@ -73,6 +92,15 @@ impl AlignedBuf {
     }
 
     /// Sets the length that operations use and that the slice has. It may be raised again up to the capacity.
+    ///
+    /// One buffer serves transfers of several sizes:
+    ///
+    /// ```
+    /// let mut buf = annulus::buf::AlignedBuf::with_len(1 << 16, 4096);
+    /// buf.set_len(4096); // the next read takes one page
+    /// assert_eq!((buf.len(), buf.capacity()), (4096, 1 << 16));
+    /// buf.set_len(1 << 16); // the contents beyond the old length are still there
+    /// ```
     ///
     /// # Panics
     ///

@@ -64,6 +64,21 @@ impl BufferLayout {
     }
 
     /// Sets the kind of pages to request.
+    ///
+    /// The request is no guarantee; [`Arena::pages`] returns the kind that the memory got:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::buf::{BufferLayout, HugePages, PagesInUse};
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let layout = BufferLayout::new(4, 1 << 20).huge_pages(HugePages::Reserved);
+    /// let arena = engine.register_buffers(layout)?;
+    /// if arena.pages() != PagesInUse::Reserved {
+    ///     eprintln!("{}; increase the sysctl vm.nr_hugepages", arena.pages());
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: HugePages) -> BufferLayout {
         self.huge_pages = huge_pages;
@@ -166,6 +181,23 @@ impl Arena {
     /// The contents are those that the last user left, and zeros at first.
     ///
     /// Cancel safe: dropping the future gives up the position in the queue, and loses no buffer.
+    ///
+    /// Tasks that hold one buffer and wait for a second one may wait for each other forever. Take the second one with
+    /// [`try_take`](Arena::try_take):
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::buf::BufferLayout;
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let arena = engine.register_buffers(BufferLayout::new(1, 4096))?;
+    /// let first = arena.take().await;
+    /// assert!(arena.try_take().is_none());
+    /// drop(first);
+    /// let first = arena.take().await; // free again
+    /// # drop(first);
+    /// # Ok(()) }) }
+    /// ```
     pub fn take(&self) -> Take<'_> {
         Take {
             arena: self,
@@ -196,6 +228,20 @@ impl Arena {
 
     /// Returns how much of the arena the engine's rings have registered so far. A ring that is created later also
     /// tries.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::buf::BufferLayout;
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let arena = engine.register_buffers(BufferLayout::default())?;
+    /// let registered = arena.registered();
+    /// if registered.full < registered.rings {
+    ///     // The buffers work; they are only slower. The reason is often `ulimit -l`.
+    ///     eprintln!("{registered}");
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn registered(&self) -> Registered {
         self.shared.region.registered()
     }
@@ -255,6 +301,21 @@ impl fmt::Debug for Arena {
 }
 
 /// The future of [`Arena::take`].
+///
+/// It can be raced against something else. Dropping it gives up the place in the queue:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::buf::BufferLayout;
+///
+/// let engine = annulus::Engine::new()?;
+/// let arena = engine.register_buffers(BufferLayout::new(1, 4096))?;
+/// let held = arena.take().await;
+/// assert!(futures_lite::future::poll_once(arena.take()).await.is_none());
+/// drop(held);
+/// assert_eq!(arena.free(), 1); // the abandoned request took nothing
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a buffer is taken when this is awaited"]
 pub struct Take<'a> {
     arena: &'a Arena,
@@ -326,6 +387,25 @@ impl fmt::Debug for Take<'_> {
 
 /// A buffer of an [`Arena`]. Dropping it returns the buffer to the arena. If the future of an operation is dropped, the
 /// engine drops the operation's buffer once the kernel has finished with it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::{IoBuf, buf::BufferLayout};
+///
+/// let arena = engine.register_buffers(BufferLayout::new(2, 4096))?;
+/// let file = engine.create(dir.path().join("log")).await?;
+/// let mut buf = arena.take().await;
+/// buf[..6].copy_from_slice(b"record");
+/// // Without the subslice, all 4,096 bytes would be written.
+/// let buf = file.write_all_at(buf.subslice(..6), 0).await?.into_inner();
+/// assert_eq!(file.metadata().await?.len(), 6);
+/// drop(buf);
+/// // Buffers are recycled with the contents that they had.
+/// assert!((0..2).map(|_| arena.try_take().unwrap()).any(|buf| buf.starts_with(b"record")));
+/// # Ok(()) }) }
+/// ```
 pub struct ArenaBuf {
     base: NonNull<u8>,
     // Both have 32 bits, so that an operation on a slice of a lease fits its slot.

@@ -389,6 +389,22 @@ impl Shared {
 ///
 /// While fewer than a quarter of the buffers are free, received data is copied into separate memory, so a task that
 /// keeps chunks cannot starve other connections. A chunk may be sent to other threads, and may outlive its core.
+///
+/// A parser consumes the front of a chunk and keeps the rest:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let (near, far) = annulus::net::UnixStream::pair()?;
+/// near.send_all("key=value").await?;
+/// let mut chunk = far.recv_multishot().next().await.expect("the stream is open")?;
+/// if let Some(end) = chunk.iter().position(|&byte| byte == b'=') {
+///     chunk.advance(end + 1); // without a copy
+/// }
+/// assert_eq!(&chunk[..], b"value");
+/// let owned = chunk.to_vec(); // for data that is kept: a chunk occupies a whole buffer of the core
+/// # drop(owned);
+/// # Ok(()) })? }
+/// ```
 pub struct Chunk {
     base: NonNull<u8>,
     // `usize`, because data that a caller pushes back (`copy_of`) may have any size.

@@ -72,6 +72,23 @@ use std::sync::Arc;
 /// }
 /// ```
 ///
+/// A literal, a `String` or a shared `Arc<[u8]>` is a buffer, too:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let file = engine.create(dir.path().join("data")).await?;
+/// use std::sync::Arc;
+///
+/// let shared: Arc<[u8]> = Arc::from(&b"shared"[..]);
+/// file.write_all_at(Arc::clone(&shared), 0).await?; // no copy of the bytes
+/// file.write_all_at("literal", 6).await?;
+/// file.write_all_at(String::from("string"), 13).await?;
+/// # assert_eq!(file.metadata().await?.len(), 19);
+/// # Ok(()) }) }
+/// ```
+///
 /// # Safety
 ///
 /// The library reads the bytes through a raw pointer, from other threads, and after the future that received the buffer
@@ -100,6 +117,16 @@ pub unsafe trait IoBuf: Send + 'static {
     fn stable_ptr(&self) -> *const u8;
 
     /// Returns the number of initialised bytes, counted from the start.
+    ///
+    /// A `Vec<u8>` is written up to its length, not up to its capacity:
+    ///
+    /// ```
+    /// use annulus::IoBuf;
+    ///
+    /// let mut record = Vec::with_capacity(4096);
+    /// record.extend_from_slice(b"record");
+    /// assert_eq!(record.init_bytes(), 6);
+    /// ```
     fn init_bytes(&self) -> usize;
 
     /// Returns the bytes of `range` as a buffer. An operation on it accesses only those bytes. [`Slice::into_inner`]
@@ -139,6 +166,24 @@ pub unsafe trait IoBuf: Send + 'static {
 
 /// A buffer that an operation may fill: the target of a read.
 ///
+/// What a read fills depends on the length, and for an empty buffer on the capacity:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+/// let file = engine.open(&path).await?;
+/// let (bytes, buf) = file.read_at(vec![0; 4], 0).await?;
+/// assert_eq!((bytes, buf.len()), (4, 4));
+/// let (bytes, buf) = file.read_at(Vec::with_capacity(8), 0).await?;
+/// assert_eq!((bytes, buf.len()), (8, 8)); // a read sets the length
+/// // A second read into the same buffer replaces the contents, and keeps the length.
+/// let (bytes, buf) = file.read_at(buf, 8).await?;
+/// assert_eq!((bytes, &buf[..]), (2, &b"89234567"[..]));
+/// # Ok(()) }) }
+/// ```
+///
 /// # Safety
 ///
 /// The requirements of [`IoBuf`] apply, for the same time, and these:
@@ -174,6 +219,14 @@ pub unsafe trait IoBufMut: IoBuf {
     ///
     /// A `Vec<u8>` with contents lends its length: `vec![0; 4096]` requests 4,096 bytes. An empty one lends its
     /// capacity: `Vec::with_capacity(4096)` does too.
+    ///
+    /// ```
+    /// use annulus::IoBufMut;
+    ///
+    /// assert_eq!(vec![0; 4096].lent_bytes(), 4096);
+    /// assert!(Vec::<u8>::with_capacity(4096).lent_bytes() >= 4096);
+    /// assert_eq!(Vec::<u8>::new().lent_bytes(), 0); // a read into it fails with `InvalidInput`
+    /// ```
     fn lent_bytes(&self) -> usize;
 
     /// Returns how many bytes at the start a read keeps. A read fills the bytes from there to
@@ -181,6 +234,25 @@ pub unsafe trait IoBufMut: IoBuf {
     ///
     /// The default is 0: a read overwrites the contents. A buffer to which reads append returns
     /// [`init_bytes`](IoBuf::init_bytes), as `BytesMut` does.
+    ///
+    /// With `BytesMut`, pieces are put together without a copy:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// # #[cfg(feature = "bytes")] {
+    /// let file = engine.open(&path).await?;
+    /// let buf = bytes::BytesMut::with_capacity(4);
+    /// let (bytes, mut buf) = file.read_at(buf, 0).await?;
+    /// assert_eq!((bytes, &buf[..4]), (4, &b"0123"[..]));
+    /// buf.reserve(4); // a read needs spare capacity
+    /// let (_, buf) = file.read_at(buf, 4).await?;
+    /// assert!(buf.starts_with(b"01234567")); // appended
+    /// # }
+    /// # Ok(()) }) }
+    /// ```
     fn kept_bytes(&self) -> usize {
         0
     }

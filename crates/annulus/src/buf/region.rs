@@ -33,6 +33,17 @@ pub struct Region {
 impl Region {
     /// Allocates `bytes` zero bytes at an address that is a multiple of 4,096.
     ///
+    /// ```
+    /// use annulus::buf::{HugePages, Region};
+    ///
+    /// // Memory is used page by page, as it is touched: this needs 4 KiB, or a huge page.
+    /// let mut table = Region::new(1 << 30, HugePages::SystemDefault)?;
+    /// table[123_456_789] = 1;
+    /// let error = Region::new(usize::MAX, HugePages::default()).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `ENOMEM`, or with `OutOfMemory` without an errno, if the memory cannot be allocated.

@@ -145,6 +145,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The extent to which the rings of an engine have registered an arena. `Display` writes it as a phrase.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::buf::BufferLayout;
+///
+/// let engine = annulus::Engine::new()?;
+/// let arena = engine.register_buffers(BufferLayout::new(16, 65_536))?;
+/// let registered = arena.registered();
+/// assert_eq!(registered.of_bytes, 1 << 20);
+/// match &registered.reason {
+///     None => assert_eq!(registered.full, registered.rings), // 0 of 0 without io_uring
+///     Some(reason) => eprintln!("only {} bytes are registered: {reason}", registered.bytes),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Registered {

@@ -6,6 +6,22 @@
 use super::{IoBuf, IoBufMut};
 
 /// The bytes `from..to` of a buffer. Returned by [`IoBuf::subslice`].
+///
+/// The rest of a message, read into the second half of a buffer:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+/// use annulus::IoBuf;
+///
+/// let file = engine.open(&path).await?;
+/// let buf = file.read_exact_at(vec![0; 8].subslice(..4), 0).await?.into_inner();
+/// let buf = file.read_exact_at(buf.subslice(4..), 6).await?.into_inner();
+/// assert_eq!(buf, b"01236789");
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Slice<B> {
     buf: B,
@@ -32,6 +48,15 @@ impl<B> Slice<B> {
     }
 
     /// Returns the start of this part within the buffer.
+    ///
+    /// ```
+    /// use annulus::IoBuf;
+    ///
+    /// // A slice of a slice counts from the start of the inner slice.
+    /// let slice = b"0123456789".to_vec().subslice(2..).subslice(1..4);
+    /// assert_eq!((slice.begin(), slice.end(), &slice[..]), (1, 4, &b"345"[..]));
+    /// assert_eq!(slice.into_inner().begin(), 2);
+    /// ```
     pub fn begin(&self) -> usize {
         self.from
     }

@@ -21,6 +21,15 @@ const HUGE_BYTES: usize = 2 << 20;
 /// The kind of pages that a large range of memory uses.
 ///
 /// Large pages make a transfer cheaper: the kernel describes 64 KiB in one piece instead of sixteen.
+///
+/// ```
+/// use annulus::buf::{HugePages, PagesInUse, Region};
+///
+/// // A small range gets ordinary pages, whatever was requested.
+/// let small = Region::new(4096, HugePages::Transparent)?;
+/// assert_eq!(small.pages(), PagesInUse::Ordinary);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {

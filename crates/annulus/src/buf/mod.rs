@@ -166,7 +166,7 @@ pub unsafe trait IoBuf: Send + 'static {
 
 /// A buffer that an operation may fill: the target of a read.
 ///
-/// What a read fills depends on the length, and for an empty buffer on the capacity:
+/// A read fills the buffer up to its length, or an empty one up to its capacity:
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> { pollster::block_on(async {

@@ -13,6 +13,22 @@ use crate::sys::errno::EOPNOTSUPP;
 ///
 /// The figures below are for reads of 4 KiB from ext4 on Linux 6.18, in a virtual machine. Ratios are similar on
 /// other machines.
+///
+/// A database with its own cache, whose reads are seldom in the page cache:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+/// use annulus::fs::CachedReads;
+///
+/// let file = engine.open(&path).await?;
+/// file.set_cached_reads(CachedReads::Never); // for all clones of `file`
+/// let page = file.read_exact_at(vec![0; 4096], 0).await?;
+/// assert_eq!(page[0], 7);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CachedReads {

@@ -140,6 +140,26 @@ struct Written {
 
 impl File {
     /// Returns a new cursor at the start of the file.
+    ///
+    /// Two cursors read different parts of one file:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// # #[cfg(feature = "tokio")] {
+    /// use std::io::SeekFrom;
+    /// use tokio::io::{AsyncReadExt, AsyncSeekExt};
+    ///
+    /// let file = engine.open(&path).await?;
+    /// let (mut one, mut other) = (file.cursor(), file.cursor());
+    /// other.seek(SeekFrom::End(-2)).await?;
+    /// assert_eq!((one.read_u8().await?, other.read_u8().await?), (b'0', b'8'));
+    /// assert_eq!((one.position(), other.position()), (1, 9));
+    /// # }
+    /// # Ok(()) }) }
+    /// ```
     pub fn cursor(&self) -> FileCursor {
         FileCursor {
             file: self.clone(),
@@ -164,6 +184,23 @@ impl File {
 impl FileCursor {
     /// Sets the size up to which blocks of data outside the page cache grow; 1 MiB by default. The cursor has memory
     /// for two of them. 0 turns the reading ahead off, and limits blocks to 128 KiB.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "one\ntwo\n")?;
+    /// # #[cfg(feature = "tokio")] {
+    /// use tokio::io::AsyncBufReadExt;
+    ///
+    /// // Thousands of open cursors: without reading ahead, each has a smaller block.
+    /// let mut cursor = engine.open(&path).await?.cursor().with_read_ahead(0);
+    /// let mut line = String::new();
+    /// cursor.read_line(&mut line).await?;
+    /// assert_eq!(line, "one\n");
+    /// # }
+    /// # Ok(()) }) }
+    /// ```
     #[must_use]
     pub fn with_read_ahead(mut self, bytes: usize) -> FileCursor {
         self.read_ahead_bytes = bytes;
@@ -177,6 +214,22 @@ impl FileCursor {
 
     /// Returns the offset of the next byte that is read or written. It is exact after a flush, because a failed write
     /// moves it back.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # #[cfg(feature = "tokio")] {
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// let mut cursor = engine.create(dir.path().join("data")).await?.cursor();
+    /// cursor.write_all(b"hello").await?; // copied, and being written
+    /// cursor.flush().await?; // an error of the write would show here
+    /// assert_eq!(cursor.position(), 5);
+    /// cursor.get_ref().sync_data().await?; // a flush does not make it durable
+    /// # }
+    /// # Ok(()) }) }
+    /// ```
     pub fn position(&self) -> u64 {
         self.position
     }

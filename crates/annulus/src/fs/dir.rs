@@ -15,6 +15,23 @@ use crate::item_stream::item_stream;
 use crate::op::{ListDir, Listed, Piece};
 
 /// An entry of a directory.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # std::fs::write(dir.path().join("file"), "")?; std::os::unix::fs::symlink("file", dir.path().join("link"))?;
+/// use annulus::fs::FileKind;
+///
+/// for entry in engine.read_dir(dir.path()).await? {
+///     let path = dir.path().join(entry.name()); // the name alone is not a path from here
+///     match entry.kind() {
+///         FileKind::Symlink => assert!(engine.metadata(&path).await?.is_file()), // what it points to
+///         kind => assert_eq!(kind, FileKind::File),
+///     }
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DirEntry {
     name: OsString,
@@ -101,6 +118,17 @@ impl ReadDir {
     }
 
     /// Returns the next entry; `None` at the end, and after an error. May be dropped and called again without loss.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let mut entries = engine.read_dir(dir.path().join("missing"));
+    /// let error = entries.next().await.unwrap().unwrap_err(); // the first item, not the call, has the error
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    /// assert!(entries.next().await.is_none());
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -25,6 +25,19 @@ const IN_FLIGHT: usize = 32;
 
 /// A load of a range of a file into memory, returned by [`File::load`] and [`File::load_into`]. Awaiting it starts the
 /// reads. If the future is dropped, the engine keeps the memory that the kernel may still write, and frees it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 100_000])?;
+/// let file = engine.open(&path).await?;
+/// let bytes = file.metadata().await?.len() as usize;
+/// let mut loaded = 0;
+/// let region = file.load(0, bytes).chunk_bytes(16 << 10).progress(|bytes| loaded = bytes).await?;
+/// assert_eq!((region.len(), loaded), (100_000, 100_000));
+/// # Ok(()) }) }
+/// ```
 #[must_use = "nothing is loaded until this is awaited"]
 pub struct Load<'a> {
     file: &'a File,
@@ -51,6 +64,19 @@ impl File {
     ///
     /// Returns a [`Region`]. `?` converts the error into an `io::Error`.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// let file = engine.open(&path).await?;
+    /// let middle = file.load(3, 4).await?; // offset and length of any alignment
+    /// assert_eq!(&middle[..], b"3456");
+    /// let error = file.load(3, 100).await.unwrap_err(); // the length must be in the file
+    /// assert_eq!(error.error().kind(), std::io::ErrorKind::UnexpectedEof);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `UnexpectedEof` if the file ends first, with any error of `read(2)`, unchanged, and with
@@ -64,6 +90,23 @@ impl File {
     ///
     /// Avoids a copy if the region's address and `offset` have the same remainder modulo 4,096. That holds for a new
     /// region with offset 0, and for a region that was loaded from such an offset before.
+    ///
+    /// Loads one part after another into the same memory:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, [[1; 4096], [2; 4096]].concat())?;
+    /// let file = engine.open(&path).await?;
+    /// let region = file.load(0, 4096).await?;
+    /// assert_eq!(region[0], 1);
+    /// let region = file.load_into(region, 4096).await?; // no new allocation
+    /// assert_eq!(region[0], 2);
+    /// let error = file.load_into(region, 8192).await.unwrap_err();
+    /// assert!(error.into_buf().is_some()); // the memory comes back with an error
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -24,6 +24,21 @@ use crate::sys::engine_error::{EngineError, error_of};
 const WINDOW: usize = 1024;
 
 /// One completed read of a batch.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+/// let file = engine.open(&path).await?;
+/// let mut batch = file.read_many_at([(vec![0; 2], 0), (vec![0; 2], 100)]);
+/// while let Some(completed) = batch.next().await {
+///     let (bytes, _) = completed.result?; // one failed read does not end the others
+///     // Results are in order of completion: `index` says which read it was.
+///     assert_eq!(bytes, if completed.index == 0 { 2 } else { 0 }); // 0 beyond the end of the file
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed<B> {
@@ -47,6 +62,24 @@ pub(crate) struct ReadRequest {
 /// [`next`](ReadMany::next) returns results in order of completion; awaiting the batch itself returns all of them in
 /// order of the requests. Dropping the batch is sound: the engine keeps the buffers of the reads in flight, and frees
 /// them.
+///
+/// The requests may come from a long iterator, which is advanced as reads complete:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 100_000])?;
+/// let file = engine.open(&path).await?;
+/// let reads = (0..1000).map(|i| (vec![0; 100], i * 100)); // buffers are allocated late
+/// let mut batch = file.read_many_at(reads).window(16); // at most 16 at a time
+/// let mut bytes = 0;
+/// while let Some(completed) = batch.next().await {
+///     bytes += completed.result?.0;
+/// }
+/// assert_eq!(bytes, 100_000);
+/// # Ok(()) }) }
+/// ```
 #[must_use = "reads do nothing until they are awaited or polled"]
 pub struct ReadMany<'a, B: IoBufMut, I> {
     file: &'a File,
@@ -133,12 +166,50 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     /// Limits the batch to `timeout` from its first poll on. Every read that is incomplete by then fails with
     /// `TimedOut`, also those that the iterator has not returned yet, and those that are [pushed](ReadMany::push)
     /// later. Reads that were not submitted return their buffers.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// use std::{io::ErrorKind, time::Duration};
+    ///
+    /// let file = engine.open(&path).await?;
+    /// let mut batch = file.read_many_at([(vec![0; 4096], 0)]).timeout(Duration::from_secs(30));
+    /// while let Some(completed) = batch.next().await {
+    ///     match completed.result {
+    ///         Ok((_, page)) => assert_eq!(page[0], 7),
+    ///         Err(error) if error.error().kind() == ErrorKind::TimedOut => {} // ask another replica
+    ///         Err(error) => return Err(error.into()),
+    ///     }
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout.set(self.file, timeout);
         self
     }
 
     /// Merges reads of neighbouring ranges into larger transfers, through memory of the engine.
+    ///
+    /// One hundred small records become one transfer, and each still gets its own buffer:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 10_000])?;
+    /// use annulus::fs::Merge;
+    ///
+    /// let file = engine.open(&path).await?;
+    /// let records = (0..100).map(|i| (vec![0; 20], i * 100));
+    /// let mut batch = file.read_many_at(records).merge(Merge::new(4096, 1 << 20));
+    /// assert_eq!(batch.transfers(), 1);
+    /// while let Some(completed) = batch.next().await {
+    ///     assert_eq!(completed.result?.1, [7; 20]);
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn merge(self, merge: Merge) -> ReadMerged<'a, B> {
         ReadMerged::new(self.file, self.reads, merge)
     }
@@ -148,6 +219,27 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     ///
     /// Reads that are added one at a time are submitted in small groups, or when [`next`](ReadMany::next) has no result
     /// to return.
+    ///
+    /// A search that finds out where to read on:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, [3, 0, 0, 7])?;
+    /// let file = engine.open(&path).await?;
+    /// let mut batch = file.read_many_at([(vec![0; 1], 0)]);
+    /// let mut last = 0;
+    /// while let Some(completed) = batch.next().await {
+    ///     let (_, buf) = completed.result?;
+    ///     last = buf[0];
+    ///     if completed.index == 0 {
+    ///         batch.push(buf, u64::from(last)); // follows the pointer, with the same buffer
+    ///     }
+    /// }
+    /// assert_eq!(last, 7);
+    /// # Ok(()) }) }
+    /// ```
     pub fn push(&mut self, buf: B, offset: u64) {
         // An iterator that reports itself empty is not advanced here; `next` does that.
         let ended = self.exhausted || self.reads.size_hint().1 == Some(0);

@@ -19,6 +19,24 @@ use crate::op::{Op, ReadAt, Until};
 use crate::sys::engine_error::{code_of, error_of};
 
 /// The limits for merging ranges.
+///
+/// Ranges that are further apart than the gap stay separate:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 100_000])?;
+/// use annulus::fs::Merge;
+///
+/// let file = engine.open(&path).await?;
+/// let reads = [0, 1000, 50_000].map(|offset| (vec![0; 100], offset));
+/// let near = file.read_many_at(reads.clone()).merge(Merge::new(4096, 1 << 20));
+/// assert_eq!(near.transfers(), 2);
+/// let touching = file.read_many_at(reads).merge(Merge::new(0, 1 << 20));
+/// assert_eq!(touching.transfers(), 3);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Merge {
@@ -56,7 +74,26 @@ struct Part<B> {
 }
 
 /// A batch of merged reads, returned by [`ReadMany::merge`](super::ReadMany::merge). Used like
-/// [`ReadMany`](super::ReadMany). Its reads are copied from the engine's memory, so every error returns the buffer.
+/// [`ReadMany`](super::ReadMany). Its reads are copied from the engine's memory, so every error returns the buffer. If
+/// it is dropped, the results that were not taken are lost, with their buffers.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+/// use annulus::fs::Merge;
+///
+/// let file = engine.open(&path).await?;
+/// let reads = [(vec![0; 4], 0), (vec![0; 4], 8)]; // the file ends within the second range
+/// let mut batch = file.read_many_at(reads).merge(Merge::default());
+/// let mut lengths = [0; 2];
+/// while let Some(completed) = batch.next().await {
+///     lengths[completed.index] = completed.result?.0;
+/// }
+/// assert_eq!(lengths, [4, 2]); // as without merging
+/// # Ok(()) }) }
+/// ```
 #[must_use = "reads do nothing until they are awaited or polled"]
 pub struct ReadMerged<'a, B: IoBufMut> {
     file: &'a File,

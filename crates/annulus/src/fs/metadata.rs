@@ -7,6 +7,19 @@ use crate::op::{StatResult, Statx};
 use crate::sys::call::{S_IFMT, STATX_BTIME, STATX_DIOALIGN, StatxTimestamp, file_type};
 
 /// A kind of file.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("link");
+/// use annulus::fs::FileKind;
+///
+/// engine.symlink("missing", &path).await?;
+/// assert_eq!(engine.symlink_metadata(&path).await?.kind(), FileKind::Symlink);
+/// assert!(engine.metadata(&path).await.is_err()); // follows the link
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -37,6 +50,18 @@ impl FileKind {
 }
 
 /// The number of a device.
+///
+/// Hard links and renames work within one device only:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// let from = engine.metadata(dir.path()).await?.device();
+/// let to = engine.metadata("/proc").await?.device();
+/// assert_ne!(from, to); // a rename from one to the other fails with `EXDEV`
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct DeviceNumber {
@@ -47,6 +72,19 @@ pub struct DeviceNumber {
 }
 
 /// The metadata of a file.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data");
+/// let file = engine.create(&path).await?;
+/// let before = file.metadata().await?;
+/// file.write_all_at("hello", 0).await?;
+/// assert_eq!(before.len(), 0); // a snapshot, which does not follow the file
+/// assert_eq!(file.metadata().await?.len(), 5);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Metadata(Box<Statx>);
 
@@ -77,6 +115,21 @@ impl Metadata {
     }
 
     /// Returns the permission bits, including set-user-ID, set-group-ID and sticky.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("key");
+    /// use annulus::OpenOptions;
+    ///
+    /// let mut options = OpenOptions::new();
+    /// let file = engine.open_with(options.write(true).create_new(true).mode(0o600), &path).await?;
+    /// let metadata = file.metadata().await?;
+    /// assert_eq!(metadata.mode(), 0o600); // without the bits of the kind, unlike `st_mode`
+    /// assert_eq!(metadata.mode() & 0o077, 0, "others could read the key");
+    /// # Ok(()) }) }
+    /// ```
     pub fn mode(&self) -> u32 {
         u32::from(self.0.stx_mode) & !S_IFMT
     }
@@ -110,6 +163,19 @@ impl Metadata {
     }
 
     /// Returns the storage in use, in bytes. Less than the length if the file has holes.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("sparse");
+    /// let file = engine.create(&path).await?;
+    /// file.set_len(1 << 30).await?; // one hole
+    /// let metadata = file.metadata().await?;
+    /// assert_eq!(metadata.len(), 1 << 30);
+    /// assert!(metadata.allocated_bytes() < 1 << 20);
+    /// # Ok(()) }) }
+    /// ```
     pub fn allocated_bytes(&self) -> u64 {
         self.0.stx_blocks * 512
     }
@@ -120,6 +186,20 @@ impl Metadata {
     }
 
     /// Returns the time of the last change of the contents.
+    ///
+    /// Two writes may have the same time: the kernel's clock for it advances every few milliseconds.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data");
+    /// let file = engine.create(&path).await?;
+    /// let before = file.metadata().await?.modified();
+    /// file.write_all_at("hello", 0).await?;
+    /// assert!(file.metadata().await?.modified() >= before);
+    /// # Ok(()) }) }
+    /// ```
     pub fn modified(&self) -> SystemTime {
         time(&self.0.stx_mtime)
     }
@@ -135,12 +215,36 @@ impl Metadata {
     }
 
     /// Returns the creation time, if the file system records it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// match engine.metadata(dir.path()).await?.created() {
+    ///     Some(created) => println!("created at {created:?}"),
+    ///     None => println!("the file system does not record it"),
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn created(&self) -> Option<SystemTime> {
         (self.0.stx_mask & STATX_BTIME != 0).then(|| time(&self.0.stx_btime))
     }
 
     /// Returns the alignment that direct I/O would need. Needs Linux 6.1; `None` before that, and if the file does not
     /// support direct I/O.
+    ///
+    /// Whether direct I/O is worth an attempt, before the file is opened:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// let direct = engine.metadata(&path).await?.direct_alignment().is_some();
+    /// let file = engine.open_with(annulus::OpenOptions::new().read(true).direct(direct), &path).await?;
+    /// # assert_eq!(file.read_exact_at(vec![0; 4096], 0).await?[0], 7);
+    /// # Ok(()) }) }
+    /// ```
     pub fn direct_alignment(&self) -> Option<DirectAlignment> {
         let known = self.0.stx_mask & STATX_DIOALIGN != 0 && self.0.stx_dio_offset_align != 0;
         known.then_some(DirectAlignment {

@@ -62,6 +62,16 @@ impl Default for OpenOptions {
 
 impl OpenOptions {
     /// Creates options with nothing set. Set at least one of `read`, `write` and `append`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// // An access mode must be set; `create` is none.
+    /// let error = engine.open_with(annulus::OpenOptions::new().create(true), dir.path().join("new"));
+    /// assert_eq!(error.await.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    /// # Ok(()) }) }
+    /// ```
     pub fn new() -> OpenOptions {
         OpenOptions {
             read: false,
@@ -91,12 +101,37 @@ impl OpenOptions {
     }
 
     /// Opens for appending. On Linux, writes at an offset also append to such a file, whatever the offset.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("log");
+    /// let log = engine.open_with(annulus::OpenOptions::new().append(true).create(true), &path).await?;
+    /// log.write_all_at("one ", 0).await?;
+    /// log.write_all_at("two", 0).await?; // the offset has no effect
+    /// assert_eq!(engine.read_to_string(&path).await?, "one two");
+    /// # Ok(()) }) }
+    /// ```
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.append = append;
         self
     }
 
     /// Truncates the file to length 0. Needs `write`.
+    ///
+    /// Without it, the end of a longer old file stays:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// let file = engine.open_with(annulus::OpenOptions::new().write(true).create(true), &path).await?;
+    /// file.write_all_at("new", 0).await?;
+    /// assert_eq!(engine.read_to_string(&path).await?, "new3456789");
+    /// # Ok(()) }) }
+    /// ```
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
@@ -109,6 +144,22 @@ impl OpenOptions {
     }
 
     /// Creates the file, and fails if it exists. Needs `write` or `append`.
+    ///
+    /// Of several processes that try, exactly one succeeds:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("lock");
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.write(true).create_new(true);
+    /// let first = engine.open_with(&options, &path).await?;
+    /// let error = engine.open_with(&options, &path).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+    /// # drop(first);
+    /// # Ok(()) }) }
+    /// ```
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
@@ -116,6 +167,27 @@ impl OpenOptions {
 
     /// Bypasses the page cache (`O_DIRECT`). [`File::direct_alignment`] returns the alignment that transfers then need.
     /// The open fails with `EINVAL` if the file system does not support direct I/O.
+    ///
+    /// A read need not be aligned, a write must be. Some file systems refuse the open:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
+    /// use std::io::ErrorKind::InvalidInput;
+    ///
+    /// let mut options = annulus::OpenOptions::new();
+    /// let file = match engine.open_with(options.read(true).write(true).direct(true), &path).await {
+    ///     Err(error) if error.kind() == InvalidInput => return Ok(()), // use the page cache instead
+    ///     file => file?,
+    /// };
+    /// let (bytes, _) = file.read_at(vec![0; 100], 50).await?; // read through memory of the engine
+    /// assert_eq!(bytes, 100);
+    /// let error = file.write_at(vec![8; 100], 50).await.unwrap_err();
+    /// assert_eq!(error.error().kind(), InvalidInput); // it says which number is not aligned
+    /// # Ok(()) }) }
+    /// ```
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
@@ -124,6 +196,21 @@ impl OpenOptions {
     /// Makes the open fail with `EXDEV` if the lookup leaves the directory that the path is relative to: by `..`, by an
     /// absolute path, or by a symbolic link (`RESOLVE_BENEATH`). Use it with a path of [`Dir::at`](super::Dir::at) that
     /// comes from elsewhere, for example from an archive. Since Linux 5.6; before that, `ENOSYS`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link"))?;
+    /// let dir = engine.open_dir(dir.path()).await?;
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.read(true).beneath(true);
+    /// for name in ["link", "/etc/passwd", "../x"] { // as an archive may contain them
+    ///     let error = engine.open_with(&options, dir.at(name)).await.unwrap_err();
+    ///     assert_eq!(error.kind(), std::io::ErrorKind::CrossesDevices);
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn beneath(&mut self, beneath: bool) -> &mut Self {
         self.beneath = beneath;
         self
@@ -131,18 +218,63 @@ impl OpenOptions {
 
     /// Sets how reads of the file use the page cache before they go to a driver; [`CachedReads::Learn`] by default. See
     /// [`File::set_cached_reads`].
+    ///
+    /// A scan of a file that is certainly not in memory need not try the page cache first:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// use annulus::fs::CachedReads;
+    ///
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.read(true).cached_reads(CachedReads::Never);
+    /// let file = engine.open_with(&options, &path).await?;
+    /// assert_eq!(file.read_at(vec![0; 16], 0).await?.0, 4); // only the way differs, not the result
+    /// # Ok(()) }) }
+    /// ```
     pub fn cached_reads(&mut self, policy: CachedReads) -> &mut Self {
         self.cached_reads = policy;
         self
     }
 
     /// Sets the permission bits of a new file, less the umask of the process; 0o666 by default.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("key");
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.write(true).create(true).mode(0o600);
+    /// engine.open_with(&options, &path).await?;
+    /// // For a file that exists, the mode has no effect.
+    /// engine.open_with(options.mode(0o644), &path).await?;
+    /// assert_eq!(engine.metadata(&path).await?.mode(), 0o600);
+    /// # Ok(()) }) }
+    /// ```
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
     /// Sets further `O_*` flags, like std's `OpenOptionsExt::custom_flags`. Access-mode bits are ignored.
+    ///
+    /// An open that does not change the time of the last read:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// const O_NOATIME: i32 = 0o1000000; // of the crate `libc`
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.read(true).custom_flags(O_NOATIME);
+    /// let file = engine.open_with(&options, &path).await?; // `EPERM` for the file of another user
+    /// # assert_eq!(file.metadata().await?.len(), 4);
+    /// # Ok(()) }) }
+    /// ```
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags.cast_unsigned() & !call::O_ACCMODE;
         self
@@ -240,7 +372,21 @@ pub(crate) fn path_to_cstring(path: &Path) -> io::Result<CString> {
         .map_err(|_| invalid("the path or name contains a NUL byte"))
 }
 
-/// The future of an open. Returns the [`File`].
+/// The future of an open. Returns the [`File`]. If it is dropped, a descriptor that arrives later is closed. A file
+/// that the open has created remains.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+/// use std::time::Duration;
+///
+/// // A network file system may not respond. The descriptor of an open that succeeds too late is closed.
+/// let file = engine.open(&path).timeout(Duration::from_secs(30)).await?;
+/// # assert_eq!(file.metadata().await?.len(), 4);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Opening<'a> {

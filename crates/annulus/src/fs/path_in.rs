@@ -51,6 +51,20 @@ impl Dir {
 }
 
 /// A path relative to an open directory, returned by [`Dir::at`].
+///
+/// Copies of it can be kept as long as the directory:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// let dir = engine.open_dir(dir.path()).await?;
+/// let (new, old) = (dir.at("new"), dir.at("old"));
+/// engine.write(new, "contents").await?;
+/// engine.rename(new, old).await?;
+/// assert_eq!(engine.read_to_string(old).await?, "contents");
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PathIn<'a> {
     /// `None`: the working directory.
@@ -86,6 +100,24 @@ impl<'a> PathIn<'a> {
 /// relative to an open directory.
 ///
 /// Implemented by this crate only.
+///
+/// A function of your own that takes the same paths:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::{Engine, fs::OpPath};
+///
+/// async fn lines(engine: &Engine, path: impl OpPath) -> std::io::Result<usize> {
+///     Ok(engine.read_to_string(path).await?.lines().count())
+/// }
+/// # std::fs::write(dir.path().join("file"), "one\ntwo\n")?;
+/// let open = engine.open_dir(dir.path()).await?;
+/// assert_eq!(lines(&engine, open.at("file")).await?, 2);
+/// assert_eq!(lines(&engine, dir.path().join("file")).await?, 2);
+/// # Ok(()) }) }
+/// ```
 pub trait OpPath: sealed::Sealed {
     /// Returns the path with its base.
     fn path_in(&self) -> PathIn<'_>;

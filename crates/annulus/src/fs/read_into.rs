@@ -15,7 +15,24 @@ use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
 use crate::sys::call;
 
-/// The future of [`File::read_into`]. Returns the number of bytes.
+/// The future of [`File::read_into`]. Returns the number of bytes. If it is dropped or fails, a part of
+/// the slice may have been overwritten.
+///
+/// A part of a larger array is filled in place:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+/// use std::time::Duration;
+///
+/// let file = engine.open(&path).await?;
+/// let mut table = [0; 8];
+/// let bytes = file.read_into(2, &mut table[4..]).timeout(Duration::from_secs(30)).await?;
+/// assert_eq!((bytes, table), (4, *b"\0\0\0\02345"));
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct ReadInto<'a> {

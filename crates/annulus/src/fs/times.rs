@@ -5,6 +5,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::sys::call::{Timespec, UTIME_OMIT};
 
 /// The times for [`File::set_times`](crate::File::set_times). Times that are not given stay as they are.
+///
+/// A copy with the times of its original:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let (from, to) = (dir.path().join("from"), dir.path().join("to")); std::fs::write(&from, "")?;
+/// use annulus::fs::FileTimes;
+///
+/// engine.copy(&from, &to).await?; // the copy has new times
+/// let original = engine.metadata(&from).await?;
+/// let times = FileTimes::new().set_modified(original.modified()); // leaves the other one
+/// engine.set_times(&to, times).await?;
+/// assert_eq!(engine.metadata(&to).await?.modified(), original.modified());
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTimes {
     accessed: Option<SystemTime>,

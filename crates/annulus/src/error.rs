@@ -7,6 +7,29 @@ use std::fmt;
 use std::io;
 
 /// The reason why a backend could not be set up. The message ends with a hint.
+///
+/// The variants are the causes with different remedies, so that a program can act on them. Each message names the cause
+/// and ends with what to change; nothing has to be looked up. It is a type of its own, not an `io::Error`, because most
+/// causes have no errno, or a misleading one: a seccomp filter may return `ENOSYS` on a new kernel. `?` converts it
+/// where a function returns `io::Result`.
+///
+/// ```
+/// use annulus::{Backend, Engine, SetupError};
+///
+/// let engine = match Engine::builder().backend(Backend::Uring).build() {
+///     Err(SetupError::Memlock { hint, .. }) => {
+///         eprintln!("{hint}"); // one cause that this program treats differently
+///         Engine::builder().backend(Backend::Fallback).build()?
+///     }
+///     Err(error) if error.allows_fallback() => {
+///         eprintln!("{error}");
+///         Engine::builder().backend(Backend::Fallback).build()?
+///     }
+///     engine => engine?,
+/// };
+/// pollster::block_on(engine.nop()).expect("works on each backend");
+/// # Ok::<(), SetupError>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -71,6 +94,17 @@ pub enum SetupError {
 impl SetupError {
     /// Returns whether `Backend::Auto` continues without io_uring, or without the requested polling: it is missing,
     /// forbidden, too old, or short of memory or descriptors. Every other error is returned to the caller.
+    ///
+    /// ```
+    /// use annulus::{Engine, buf::BufferLayout};
+    ///
+    /// let engine = Engine::new()?;
+    /// let error = engine.register_buffers(BufferLayout::new(0, 4096)).unwrap_err();
+    /// assert!(!error.allows_fallback()); // a mistake of the program: no other backend would help
+    /// let error = std::io::Error::from(error);
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    /// # Ok::<(), annulus::SetupError>(())
+    /// ```
     pub fn allows_fallback(&self) -> bool {
         !matches!(self, SetupError::Config(_) | SetupError::Os { .. })
     }
@@ -154,6 +188,24 @@ impl From<SetupError> for io::Error {
 /// `?` converts it into an `io::Error`. The buffer is returned with every error but one: the timeout passed, and the
 /// kernel could no longer be stopped from using the buffer. The engine then keeps the buffer, and frees it once the
 /// kernel has finished with it.
+///
+/// A buffer moves into its operation, so an error has to return it. Otherwise each failed write would lose its data.
+/// That is why the error is not a plain `io::Error`. A caller that does not need the buffer uses `?`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "")?;
+/// let file = engine.open(&path).await?; // for reading only
+/// let error = file.write_all_at(b"precious".to_vec(), 0).await.unwrap_err();
+/// let (error, buf) = error.into_parts();
+/// assert_eq!(error.raw_os_error(), Some(9)); // `EBADF`, as from `pwrite(2)`
+/// let data = buf.expect("the kernel has finished with it");
+/// let copy = engine.create(dir.path().join("copy")).await?;
+/// copy.write_all_at(data, 0).await?; // the next attempt, with the same memory
+/// # Ok(()) }) }
+/// ```
 pub struct BufError<B> {
     error: io::Error,
     buf: Option<B>,
@@ -165,6 +217,22 @@ impl<B> BufError<B> {
     }
 
     /// Returns the error.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// use std::io::ErrorKind;
+    ///
+    /// let file = engine.open(&path).await?;
+    /// let header = match file.read_exact_at(vec![0; 8], 0).await {
+    ///     Err(error) if error.error().kind() == ErrorKind::UnexpectedEof => None, // a file that is too short
+    ///     header => Some(header?),
+    /// };
+    /// assert_eq!(header, None);
+    /// # Ok(()) }) }
+    /// ```
     pub fn error(&self) -> &io::Error {
         &self.error
     }
@@ -175,6 +243,18 @@ impl<B> BufError<B> {
     }
 
     /// Returns the buffer, if it was returned.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// let file = engine.open(&path).await?;
+    /// let error = file.read_exact_at(vec![0; 8], 0).await.unwrap_err();
+    /// // What was read before the end of the file is in the buffer.
+    /// assert_eq!(error.into_buf().unwrap(), b"0123\0\0\0\0");
+    /// # Ok(()) }) }
+    /// ```
     pub fn into_buf(self) -> Option<B> {
         self.buf
     }
@@ -213,7 +293,40 @@ impl<B> From<BufError<B>> for io::Error {
 }
 
 /// The result of an operation on a buffer: a value and the buffer, or an error that holds the buffer.
+///
+/// A function that takes a buffer and gives it back has the same result:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::{BufResult, File};
+///
+/// async fn header(file: &File, buf: Vec<u8>) -> BufResult<u8, Vec<u8>> {
+///     let buf = file.read_exact_at(buf, 0).await?; // the error has the same type
+///     Ok((buf[0], buf))
+/// }
+/// # std::fs::write(dir.path().join("data"), "0123")?;
+/// let file = engine.open(dir.path().join("data")).await?;
+/// let (version, buf) = header(&file, vec![0; 4]).await?;
+/// assert_eq!((version, buf.len()), (b'0', 4));
+/// # Ok(()) }) }
+/// ```
 pub type BufResult<T, B> = Result<(T, B), BufError<B>>;
 
 /// The result of an operation that transfers a whole buffer: the buffer, or an error that holds it.
+///
+/// The number of bytes is not returned, because it is the buffer's length:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::WholeResult;
+///
+/// let file = engine.create(dir.path().join("data")).await?;
+/// let written: WholeResult<Vec<u8>> = file.write_all_at(b"record".to_vec(), 0).await;
+/// assert_eq!(written?.len(), 6);
+/// # Ok(()) }) }
+/// ```
 pub type WholeResult<B> = Result<B, BufError<B>>;

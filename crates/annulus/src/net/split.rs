@@ -259,7 +259,8 @@ impl<S> fmt::Debug for OwnedWriteHalf<S> {
     }
 }
 
-/// The error of [`OwnedReadHalf::reunite`]: the halves belong to two different streams. It returns both.
+/// The error of [`OwnedReadHalf::reunite`]: the halves belong to two different streams. It returns both, because
+/// dropping them would end two connections.
 ///
 /// It can be passed on as an `io::Error`, if the halves are not needed:
 ///

@@ -30,6 +30,9 @@ pub struct JoinHandle<T> {
 
 /// The reason why a task has no value.
 ///
+/// It is a type of its own because it may hold the payload of a panic, which the awaiting task can pass on. `?`
+/// converts it into an `io::Error` with the same text; the payload is lost then.
+///
 /// ```
 /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
 /// # std::panic::set_hook(Box::new(|_| ())); // the test's output stays clean

@@ -22,6 +22,30 @@ use super::errno::{EAGAIN, EBADR, ENOBUFS, ESHUTDOWN, ETIMEDOUT};
 /// assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
 /// # Ok::<(), annulus::SetupError>(())
 /// ```
+///
+/// These failures have no errno: a made-up one would be taken for an answer of the kernel. A type of its own for all
+/// errors would not fit functions that return `io::Result`. So it travels inside an `io::Error`, also through `?` and
+/// [`BufError`](crate::BufError). [`of`](EngineError::of) finds it, and so do std's methods, for code that does not
+/// depend on this crate directly:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// use annulus::EngineError;
+///
+/// let engine = annulus::Engine::new()?;
+/// let file = engine.create(dir.path().join("data")).await?;
+/// engine.shutdown();
+/// let error = file.sync_all().await.unwrap_err();
+/// assert_eq!(error.raw_os_error(), None); // no system call has failed
+/// let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<EngineError>());
+/// assert_eq!(inner, Some(&EngineError::Ended));
+///
+/// // The error of an operation with a buffer has it, too.
+/// let error = std::io::Error::from(file.write_all_at("record", 0).await.unwrap_err());
+/// assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -53,12 +77,44 @@ const SHIFT: u32 = 16;
 
 impl EngineError {
     /// Returns the `EngineError` inside `error`, if there is one.
+    ///
+    /// A program that stops at an engine's end, and repeats what was not carried out:
+    ///
+    /// ```
+    /// use std::io;
+    /// use annulus::EngineError;
+    ///
+    /// fn is_safe_to_repeat(error: &io::Error) -> bool {
+    ///     match EngineError::of(error) {
+    ///         Some(EngineError::TooMany | EngineError::NoThread { .. }) => true, // nothing has happened
+    ///         Some(_) => false, // it may have happened, or a new engine is needed
+    ///         None => error.kind() == io::ErrorKind::Interrupted, // the kernel's own errors
+    ///     }
+    /// }
+    /// assert!(is_safe_to_repeat(&EngineError::TooMany.into()));
+    /// assert!(!is_safe_to_repeat(&EngineError::TimedOut.into()));
+    /// assert!(!is_safe_to_repeat(&io::Error::from_raw_os_error(5)));
+    /// ```
     pub fn of(error: &io::Error) -> Option<EngineError> {
         error.get_ref()?.downcast_ref().copied()
     }
 
     /// Returns the closest errno, for callers that have to return a number: `ESHUTDOWN`, `ETIMEDOUT`, `ENOBUFS`,
     /// `EBADR`, or the kernel's errno if there is one.
+    ///
+    /// For a C interface, or a FUSE server:
+    ///
+    /// ```
+    /// use annulus::EngineError;
+    ///
+    /// fn errno(error: &std::io::Error) -> i32 {
+    ///     const EIO: i32 = 5;
+    ///     let own = || EngineError::of(error).map(EngineError::errno);
+    ///     error.raw_os_error().or_else(own).unwrap_or(EIO)
+    /// }
+    /// assert_eq!(errno(&EngineError::TimedOut.into()), 110); // `ETIMEDOUT`
+    /// assert_eq!(errno(&std::io::ErrorKind::UnexpectedEof.into()), 5); // has neither
+    /// ```
     pub fn errno(self) -> i32 {
         match self {
             EngineError::Ended | EngineError::Forked => ESHUTDOWN,

@@ -50,6 +50,18 @@ pub struct Support {
 }
 
 /// An operation of the library, and how it runs on this machine.
+///
+/// ```
+/// use annulus::support::{Mechanism, Support};
+///
+/// let support = Support::detect();
+/// let slow: Vec<_> = support
+///     .operations()
+///     .filter(|operation| operation.mechanism == Mechanism::BlockingThread)
+///     .map(|operation| operation.name)
+///     .collect();
+/// assert!(slow.contains(&"read_dir")); // io_uring has no opcode for it
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationSupport {
@@ -74,6 +86,16 @@ pub enum Mechanism {
 }
 
 /// The first two numbers of a kernel release.
+///
+/// ```
+/// use annulus::support::{KernelVersion, Support};
+///
+/// let version = Support::detect().kernel_version();
+/// if version < KernelVersion::new(6, 0) {
+///     println!("receives are not multishot on Linux {}.{}", version.major, version.minor);
+/// }
+/// assert!(KernelVersion::new(6, 10) > KernelVersion::new(6, 9)); // by number, not by text
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct KernelVersion {
@@ -91,6 +113,13 @@ impl KernelVersion {
 }
 
 /// A feature or an opcode of io_uring.
+///
+/// ```
+/// let support = annulus::support::Support::detect();
+/// let has_splice = support.opcodes().any(|opcode| opcode.name == "SPLICE" && opcode.supported);
+/// // Without a ring nothing is supported.
+/// assert!(!has_splice || support.ring().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capability {
@@ -101,6 +130,14 @@ pub struct Capability {
 }
 
 /// A block device.
+///
+/// ```
+/// let support = annulus::support::Support::detect();
+/// let polled = support.poll_devices().filter(|device| device.has_poll_queues).count();
+/// if polled == 0 {
+///     println!("`EngineBuilder::iopoll` has no effect here");
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockDevice<'a> {
@@ -174,6 +211,18 @@ impl Support {
 
     /// Returns the probes of one kind: the system calls, and, unless no ring can be set up, the set-up flags and the
     /// registrations.
+    ///
+    /// ```
+    /// use annulus::support::{ProbeKind, Support, Verdict};
+    ///
+    /// for probe in Support::detect().probes(ProbeKind::SystemCall) {
+    ///     match &probe.verdict {
+    ///         Verdict::Works => {}
+    ///         Verdict::Refused(reason) => println!("{}: {reason}", probe.name),
+    ///         other => println!("{}: {other:?}", probe.name),
+    ///     }
+    /// }
+    /// ```
     pub fn probes(&self, kind: ProbeKind) -> impl Iterator<Item = &Probe> {
         self.probes.iter().filter(move |probe| probe.kind == kind)
     }
@@ -188,6 +237,14 @@ impl Support {
     }
 
     /// Returns the newest set-up mode that the kernel accepts.
+    ///
+    /// ```
+    /// let support = annulus::support::Support::detect();
+    /// if let Err(error) = support.ring() {
+    ///     // The message ends with what to change, for a log at the start of a program.
+    ///     eprintln!("io_uring is not used: {error}");
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
@@ -235,6 +292,15 @@ impl Support {
 
     /// Returns `RLIMIT_MEMLOCK` in bytes; `None` is unlimited. It limits registered buffers, and on some kernels rings,
     /// over all processes of the user.
+    ///
+    /// ```
+    /// let support = annulus::support::Support::detect();
+    /// let needed = 64 << 20; // bytes of an arena
+    /// match support.memlock_bytes() {
+    ///     Some(limit) if limit < needed && !support.memlock_waived() => println!("ulimit -l: {limit} is too small"),
+    ///     _ => {} // enough, or `None`: unlimited
+    /// }
+    /// ```
     pub fn memlock_bytes(&self) -> Option<u64> {
         self.memlock_bytes
     }

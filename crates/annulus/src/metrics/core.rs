@@ -3,6 +3,17 @@
 use super::Counters;
 
 /// The counters of one core of a runtime since its start; see [`Handle::metrics`](crate::runtime::Handle::metrics).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::runtime;
+///
+/// let before = runtime::handle().metrics(0);
+/// annulus::time::sleep(std::time::Duration::from_millis(1)).await;
+/// let after = runtime::handle().metrics(0);
+/// assert!(after.polls > before.polls); // counters only grow; the difference gives a rate
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoreMetrics {

@@ -12,6 +12,20 @@ use super::{Snapshot, snapshot, watch};
 /// Calls `callback` with a [`snapshot`] now and every `every`, on a new thread that [records latencies](watch). Stops
 /// when the guard is dropped. If the callback panics, it is called again at the next interval.
 ///
+/// ```
+/// use std::{sync::mpsc, time::Duration};
+/// use annulus::metrics;
+///
+/// let (sender, log) = mpsc::channel();
+/// let guard = metrics::every(Duration::from_millis(5), move |snapshot| {
+///     let _ = sender.send(snapshot.at_ns); // runs on a thread of its own
+/// })?;
+/// let first = log.recv().unwrap(); // immediately
+/// assert!(log.recv().unwrap() > first);
+/// drop(guard); // ends the thread; no further call
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// Fails with `InvalidInput` if `every` is zero, and with any error of starting a thread.
@@ -45,6 +59,18 @@ pub fn every(
 }
 
 /// The guard of a periodic snapshot. Dropping it stops the thread and waits for its end.
+///
+/// A guard that is not stored stops the thread at once:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let error = annulus::metrics::every(Duration::ZERO, |_| ()).unwrap_err();
+/// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+/// let _ = annulus::metrics::every(Duration::from_secs(1), |_| ())?; // stopped already: bind it to a name
+/// let _reports = annulus::metrics::every(Duration::from_secs(1), |_| ())?; // runs to the end of the scope
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping the guard stops the snapshots"]
 pub struct Every {

@@ -35,6 +35,18 @@ pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
 
 /// A histogram of durations. Each duration is exact to a sixteenth (6.25 %). Durations of 137 s and more are counted as
 /// 137 s.
+///
+/// ```
+/// use annulus::metrics::Histogram;
+///
+/// let mut latencies = Histogram::new();
+/// assert_eq!(latencies.quantile(0.5), None); // empty
+/// latencies.record_many(1_000, 99); // ns
+/// latencies.record(1_000_000);
+/// let median = latencies.quantile(0.5).unwrap();
+/// assert!((1_000..1_063).contains(&median)); // up to 6.25 % too long, never too short
+/// assert!(latencies.max_ns() >= 1_000_000);
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Empty until a duration is recorded.
@@ -140,6 +152,16 @@ impl Histogram {
     }
 
     /// Returns the non-empty buckets, from the shortest duration to the longest.
+    ///
+    /// ```
+    /// # let mut latencies = annulus::metrics::Histogram::new(); latencies.record(1_000); latencies.record(9_000);
+    /// let slow: u64 = latencies
+    ///     .buckets()
+    ///     .filter(|bucket| bucket.first_ns >= 5_000)
+    ///     .map(|bucket| bucket.count)
+    ///     .sum();
+    /// assert_eq!(slow, 1);
+    /// ```
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         let counted = self
             .counts
@@ -172,6 +194,17 @@ impl Histogram {
     }
 
     /// Returns the durations recorded since `earlier`, an earlier state of this histogram.
+    ///
+    /// Quantiles of the last interval, not of the whole run:
+    ///
+    /// ```
+    /// # let mut latencies = annulus::metrics::Histogram::new();
+    /// latencies.record_many(1_000, 1_000_000);
+    /// let earlier = latencies.clone();
+    /// latencies.record_many(50_000, 10); // something became slow
+    /// assert!(latencies.quantile(0.99).unwrap() < 2_000); // hidden by the past
+    /// assert!(latencies.since(&earlier).quantile(0.5).unwrap() >= 50_000);
+    /// ```
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         if earlier.counts.is_empty() {
             return self.clone();

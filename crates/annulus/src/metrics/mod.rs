@@ -3,8 +3,7 @@
 //! Counting is always on, and costs a load and a store per event. Latencies are recorded only while a [`Watch`] exists
 //! or another process reads them.
 //!
-//! ```standalone_crate
-//! # // Other documentation's tests, in the same process, would read as well.
+//! ```
 //! # fn main() -> std::io::Result<()> { pollster::block_on(async {
 //! use annulus::metrics;
 //!
@@ -59,6 +58,22 @@ pub(crate) use watch::sample;
 use crate::sys::call::now_ns;
 
 /// The counters of an engine since it was built; see [`Engine::metrics`](crate::Engine::metrics).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+/// let file = engine.open(&path).await?;
+/// let before = engine.metrics();
+/// file.read_at(vec![0; 4096], 0).await?;
+/// let after = engine.metrics();
+/// // A read of cached data completes on the caller's thread; any other one goes to a driver.
+/// let fast = after.fast_path - before.fast_path;
+/// let by_driver = after.completed - before.completed;
+/// assert_eq!(fast + by_driver, 1);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -153,6 +168,19 @@ impl Metrics {
 
 /// Returns the current counters of this process: one source for each existing driver, ring, thread pool and core, and
 /// one source for all that have ended. So counters never decrease.
+///
+/// A snapshot is of the whole process. A source disappears with its engine, but its counts stay:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::metrics;
+///
+/// let engine = annulus::Engine::new()?;
+/// engine.nop().await?;
+/// drop(engine);
+/// assert_eq!(metrics::snapshot().total().operation("nop").map(|nop| nop.completed), Some(1));
+/// # Ok(()) }) }
+/// ```
 pub fn snapshot() -> Snapshot {
     Snapshot {
         process: std::process::id(),

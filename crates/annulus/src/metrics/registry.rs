@@ -225,6 +225,14 @@ impl Shares {
 /// one descriptor, of an in-memory file named `annulus-metrics`, but no thread and no socket. Nothing remains after the
 /// process has ended. A forked child shares nothing until it calls this itself.
 ///
+/// ```
+/// annulus::metrics::share()?; // first, because engines that exist already stay hidden
+/// annulus::metrics::share()?; // a second call has no effect
+/// let engine = annulus::Engine::new()?;
+/// println!("annulus top {}", std::process::id());
+/// # drop(engine); Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// Fails with any error of creating an in-memory file: no descriptor is left, or the file size limit is too small. The
@@ -236,6 +244,16 @@ pub fn share() -> io::Result<()> {
 /// Shares the metrics like [`share`], with a descriptor that is at least `lowest` if the limit on descriptors allows
 /// it. For a library within another program that relies on low descriptor numbers. Returns the descriptor. If the
 /// program closes it, counting continues, but other processes can no longer read.
+///
+/// ```
+/// use std::os::fd::AsRawFd;
+///
+/// let descriptor = annulus::metrics::share_above(100)?;
+/// assert!(descriptor >= 100);
+/// let low = std::fs::File::open("/dev/null")?;
+/// assert!(low.as_raw_fd() < 100); // low numbers stay free for the program
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 ///

@@ -3,6 +3,19 @@
 use super::Histogram;
 
 /// The counters of every driver, engine and runtime of a process at one moment; see [`snapshot`](super::snapshot).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::metrics;
+///
+/// let engine = annulus::Engine::new()?;
+/// engine.nop().await?;
+/// for source in metrics::snapshot().sources {
+///     let why = source.fallback.as_deref().unwrap_or("no fallback");
+///     println!("{} {}: {} ({why})", source.kind.name(), source.index, source.backend);
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -18,6 +31,26 @@ pub struct Snapshot {
 }
 
 /// A kind of source.
+///
+/// Which part of the reads needed no driver:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+/// use annulus::metrics::{self, SourceKind};
+///
+/// engine.open(&path).await?.read_at(vec![0; 4096], 0).await?;
+/// let (mut fast, mut all) = (0, 0);
+/// for source in metrics::snapshot().sources {
+///     let reads = source.operation("read_at").map_or(0, |read| read.completed);
+///     all += reads;
+///     fast += if source.kind == SourceKind::FastPath { reads } else { 0 };
+/// }
+/// assert!(fast <= all && all == 1);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SourceKind {
@@ -98,6 +131,15 @@ macro_rules! counts {
 
         impl Counts {
             /// Returns the name and the value of each counter.
+            ///
+            /// For an exporter. New counters appear by themselves.
+            ///
+            /// ```
+            /// let total = annulus::metrics::snapshot().total();
+            /// for (name, value) in total.counters.fields() {
+            ///     println!("annulus_{name} {value}");
+            /// }
+            /// ```
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -190,6 +232,19 @@ pub struct OperationCounts {
 }
 
 /// The number of failures with one errno.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "")?;
+/// let file = engine.open(&path).await?; // for reading only
+/// assert!(file.write_at("x", 0).await.is_err());
+/// let total = annulus::metrics::snapshot().total();
+/// let failed: Vec<_> = total.errors.iter().map(|error| (error.errno, error.count)).collect();
+/// assert_eq!(failed, [(9, 1)]); // `EBADF`
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorCounts {
@@ -296,6 +351,13 @@ impl OperationCounts {
 
 impl Source {
     /// Returns the counters of the operation `name`, if it ever ran.
+    ///
+    /// ```
+    /// let total = annulus::metrics::snapshot().total();
+    /// // `None` if it never ran, and for a name that does not exist.
+    /// let syncs = total.operation("fsync").map_or(0, |fsync| fsync.completed);
+    /// assert_eq!(syncs, 0);
+    /// ```
     pub fn operation(&self, name: &str) -> Option<&OperationCounts> {
         self.operations
             .iter()
@@ -366,6 +428,23 @@ impl Snapshot {
     /// Returns the difference to `earlier`, a snapshot of the same process.
     ///
     /// If a source ended between the two, its last counts are part of the ended source.
+    ///
+    /// The time between the two gives a rate:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::metrics;
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let before = metrics::snapshot();
+    /// engine.nop().await?;
+    /// let now = metrics::snapshot();
+    /// let seconds = (now.at_ns - before.at_ns) as f64 / 1e9;
+    /// let completed = now.since(&before).total().counters.completed;
+    /// println!("{} operations/s", completed as f64 / seconds);
+    /// assert_eq!(completed, 1);
+    /// # Ok(()) }) }
+    /// ```
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let source = |now: &Source| match earlier.sources.iter().find(|then| then.is(now)) {
             Some(then) if now.kind == SourceKind::Ended => now.since(&gone(then, self, earlier)),

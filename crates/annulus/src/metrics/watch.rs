@@ -18,6 +18,21 @@ const SAVED_MAX: u64 = 64;
 static WATCHES: AtomicU64 = AtomicU64::new(0);
 
 /// A guard: while it exists, this process records the latencies of its operations; see [`watch`].
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::metrics;
+///
+/// let engine = annulus::Engine::new()?;
+/// engine.nop().await?; // counted, and not timed
+/// let watch = metrics::watch();
+/// engine.nop().await?;
+/// drop(watch);
+/// let total = metrics::snapshot().total();
+/// let nop = total.operation("nop").expect("two have completed");
+/// assert_eq!((nop.completed, nop.latency.count()), (2, 1));
+/// # Ok(()) }) }
+/// ```
 #[must_use = "latencies are recorded until the guard is dropped"]
 #[derive(Debug)]
 pub struct Watch(());

@@ -147,6 +147,20 @@ impl Executor {
 /// Runs a future concurrently with the others of the current run. If it has not ended when the main future returns, it
 /// is dropped.
 ///
+/// ```
+/// use annulus::sim::{self, Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1));
+/// sim.run(async |engine| {
+///     let other = engine.clone();
+///     let task = sim::spawn(async move { other.write("/one", "1").await });
+///     engine.write("/two", "2").await?; // the seed decides which write is first
+///     task.await
+/// })?;
+/// assert_eq!(sim.names("/")?, ["one", "two"]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Panics
 ///
 /// Panics outside of [`Sim::run`](super::Sim::run).

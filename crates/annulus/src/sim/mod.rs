@@ -54,6 +54,22 @@ use crate::error::SetupError;
 use crate::sys::sim::World;
 
 /// A simulated machine. Its files live as long as it does, over any number of runs and crashes.
+///
+/// The same seed repeats a run, with its faults and its order of events:
+///
+/// ```
+/// use annulus::sim::{Sim, SimConfig};
+///
+/// let run = |seed| {
+///     let sim = Sim::new(SimConfig::chaos(seed));
+///     sim.run(async |engine| {
+///         let _ = engine.write("/file", "contents").await; // may fail, as on a real disk
+///     });
+///     sim.trace_hash()
+/// };
+/// assert_eq!(run(1), run(1));
+/// assert_ne!(run(1), run(2));
+/// ```
 pub struct Sim {
     world: Arc<World>,
     report: Mutex<Report>,
@@ -73,6 +89,19 @@ impl Sim {
     /// The seed decides the order in which the future, the tasks it [`spawn`]s and the driver run. When the future has
     /// returned, the remaining tasks are dropped, and operations in flight are drained, as at the end of any engine;
     /// see [`Sim::report`].
+    ///
+    /// A timeout of an hour takes no time:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1));
+    /// let slept = sim.run(async |engine| engine.sleep(Duration::from_secs(3600)).await);
+    /// slept?;
+    /// assert!(sim.elapsed() >= Duration::from_secs(3600));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Panics
     ///
@@ -98,6 +127,27 @@ impl Sim {
     /// flight have no effect, [`Sim::crash`] happens, and the result is `None`. If the future returns earlier, the
     /// result is `Some`, and there is no crash.
     ///
+    /// A loop over all moments of a crash tests that a log is never half written:
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// for completions in 0.. {
+    ///     let sim = Sim::new(SimConfig::new(completions).write_back(500));
+    ///     sim.put("/log", "old")?;
+    ///     let finished = sim.run_until_crash(completions, async |engine| {
+    ///         engine.write("/new", "new").await?;
+    ///         engine.open("/new").await?.sync_all().await?; // without it, this test fails
+    ///         engine.rename("/new", "/log").await
+    ///     });
+    ///     assert!(["old", "new"].map(str::as_bytes).contains(&&sim.contents("/log")?[..]));
+    ///     let Some(result) = finished else { continue };
+    ///     result?;
+    ///     break;
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics like [`run`](Sim::run).
@@ -115,6 +165,18 @@ impl Sim {
 
     /// Creates an engine on this machine for any executor, with driver threads and the machine's real clock.
     ///
+    /// For code that spawns on Tokio or another executor. The faults follow the seed, the order of events does not:
+    ///
+    /// ```
+    /// use annulus::{Engine, sim::{Sim, SimConfig}};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1));
+    /// let engine = sim.engine(&Engine::builder())?;
+    /// pollster::block_on(engine.write("/file", "contents"))?;
+    /// assert_eq!(sim.contents("/file")?, b"contents");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with [`SetupError`] if a thread cannot be started.
@@ -125,6 +187,22 @@ impl Sim {
     /// Simulates a power failure. Files keep their synced data. Each other sector survives or not, and the first few of
     /// the changed names survive, as the seed decides. All descriptors are closed. Do not call this while an engine
     /// runs on this machine.
+    ///
+    /// A file that was not synced may be lost, with its name:
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1));
+    /// sim.run(async |engine| engine.write("/new", "contents").await)?;
+    /// assert_eq!(sim.contents("/new")?, b"contents"); // what programs read
+    /// sim.crash();
+    /// match sim.contents("/new") {
+    ///     Ok(contents) => assert!(contents.is_empty() || contents.len() == 8),
+    ///     Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn crash(&self) {
         let mut state = self.world.state();
         let state = &mut *state;
@@ -134,6 +212,16 @@ impl Sim {
     }
 
     /// Creates a file with these contents on the disk, and its parent directories.
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1));
+    /// sim.put("/etc/app/config", "port = 80")?; // with the directories; part of the disk, as after a sync
+    /// let config = sim.run(async |engine| engine.read_to_string("/etc/app/config").await)?;
+    /// assert_eq!(config, "port = 80");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -184,6 +272,21 @@ impl Sim {
     }
 
     /// Returns how often each fault has been injected.
+    ///
+    /// A test that shows that its faults have occurred at all:
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).short_transfers(1000));
+    /// sim.put("/file", [7; 4096])?;
+    /// let page = sim.run(async |engine| {
+    ///     engine.open("/file").await?.read_exact_at(vec![0; 4096], 0).await.map_err(std::io::Error::from)
+    /// })?;
+    /// assert_eq!(page, [7; 4096]); // the library has continued after the short reads
+    /// assert!(sim.counts().shortened > 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn counts(&self) -> FaultCounts {
         self.world.state().counts
     }

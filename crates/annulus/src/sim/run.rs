@@ -25,6 +25,17 @@ thread_local! {
 }
 
 /// The state after a run was drained.
+///
+/// ```
+/// use annulus::sim::{Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1));
+/// sim.run(async |engine| engine.write("/file", "contents").await)?;
+/// let report = sim.report();
+/// assert_eq!(report.slots_in_use, 0); // every operation was completed or cancelled
+/// assert!(report.metrics.completed > 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {

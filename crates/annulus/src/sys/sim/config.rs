@@ -182,6 +182,20 @@ impl SimConfig {
 
     /// Makes every enter call after this number of calls per driver fail with `EBADFD`: the ring is gone, and
     /// outstanding completions are lost.
+    ///
+    /// The ring fails in the middle of a run:
+    ///
+    /// ```
+    /// use annulus::{EngineError, sim::{Sim, SimConfig}};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).dies_after(3));
+    /// let error = sim.run(async |engine| loop {
+    ///     if let Err(error) = engine.nop().await {
+    ///         return error;
+    ///     }
+    /// });
+    /// assert!(matches!(EngineError::of(&error), Some(EngineError::RingFailed { .. })));
+    /// ```
     pub fn dies_after(mut self, enters: u64) -> Self {
         self.dies_after_enters = enters;
         self
@@ -217,6 +231,14 @@ impl SimConfig {
     }
 
     /// Sets the capacity of the file system in bytes; writes beyond it fail with `ENOSPC`. The default is 1 GiB.
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).capacity_bytes(1 << 20));
+    /// let written = sim.run(async |engine| engine.write("/big", vec![0; 2 << 20]).await);
+    /// assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    /// ```
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
         self.capacity_bytes = bytes;
         self
@@ -237,6 +259,16 @@ impl SimConfig {
     /// Makes `per_mille` of the operations of these kinds fail with `errno`. They have no effect, with two exceptions:
     /// an `fsync` that fails with `EIO` or `ENOSPC` drops the data that it should have written, as on Linux, and a
     /// failed `close` has closed the descriptor.
+    ///
+    /// A full disk, and a program that must report it:
+    ///
+    /// ```
+    /// use annulus::sim::{Errno, OpKind, Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).errors(&[OpKind::Write], Errno::Enospc, 1000));
+    /// let error = sim.run(async |engine| engine.write("/log", "entry").await).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    /// ```
     pub fn errors(mut self, kinds: &[OpKind], errno: Errno, per_mille: u16) -> Self {
         for &kind in kinds {
             self.errors[kind as usize][errno as usize] = per_mille;
@@ -293,6 +325,16 @@ impl OpKind {
 }
 
 /// Errors that can be injected.
+///
+/// ```
+/// use annulus::sim::{Errno, OpKind, Sim, SimConfig};
+///
+/// // `EINTR` and `EAGAIN` are repeated by the library, so a program never sees them.
+/// let config = SimConfig::new(1).errors(&OpKind::ALL, Errno::Eintr, 300);
+/// Sim::new(config).run(async |engine| engine.write("/file", "contents").await)?;
+/// assert_eq!(std::io::Error::from_raw_os_error(Errno::Enospc.number()).kind(), std::io::ErrorKind::StorageFull);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Errno {

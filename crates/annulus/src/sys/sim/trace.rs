@@ -53,6 +53,23 @@ pub struct FaultCounts {
 }
 
 /// The maximum load of a simulated kernel at one time.
+///
+/// A limit of the program on its reads in flight holds:
+///
+/// ```
+/// use annulus::sim::{Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1));
+/// sim.put("/file", vec![7; 1 << 16])?;
+/// sim.run(async |engine| {
+///     let file = engine.open("/file").await?;
+///     let reads = (0..16).map(|i| (vec![0; 4096], i * 4096));
+///     file.read_many_at(reads).window(4).await;
+///     std::io::Result::Ok(())
+/// })?;
+/// assert!(sim.high_water().operations <= 4);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HighWater {
@@ -63,6 +80,23 @@ pub struct HighWater {
 }
 
 /// An entry of the trace.
+///
+/// The order of two operations can be checked in a test:
+///
+/// ```
+/// use annulus::sim::{EventKind, OpKind, Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1));
+/// sim.run(async |engine| {
+///     let file = engine.create("/log").await?;
+///     file.write_all_at("entry", 0).await?;
+///     file.sync_data().await
+/// })?;
+/// let trace = sim.trace();
+/// let at = |kind| trace.iter().position(|event| event.kind == kind && event.what == EventKind::Started);
+/// assert!(at(OpKind::Write) < at(OpKind::Sync));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {

@@ -37,6 +37,18 @@ use crate::sys::ring::Ring;
 use incremental::Parts;
 
 /// The way the kernel fills a core's receive buffers.
+///
+/// ```
+/// use annulus::runtime::{ReceiveMode, Runtime};
+///
+/// // The kernel may lack the mode; then another one is used, and `CoreInfo::backend` reports the reason.
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().receive_mode(ReceiveMode::Incremental).run(|core| async move {
+///     println!("{}", core.backend());
+///     Ok(())
+/// })
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReceiveMode {

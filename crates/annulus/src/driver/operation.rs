@@ -28,6 +28,21 @@ use crate::sys::errno::ETIMEDOUT;
 /// Nothing is submitted to the kernel before the first poll. Dropping the future at any point is sound: memory that the
 /// kernel may still use stays with the engine until the kernel has released it, a cancel is requested, and resources in
 /// the result (a descriptor, for example) are released.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+/// let file = engine.open(&path).await?;
+/// let read = file.read_at(vec![0; 4], 0); // nothing happens yet
+/// drop(read); // and so nothing is read
+/// let before = engine.metrics();
+/// let write = file.sync_all();
+/// assert_eq!(engine.metrics().submitted, before.submitted);
+/// write.await?; // submitted and completed
+/// # Ok(()) }) }
+/// ```
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Operation<'a, T: Returns, A = <T as Returns>::Output> {
     submitter: &'a Submitter,
@@ -108,6 +123,25 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
     /// When the time is up, the kernel is asked to cancel the operation. If it does, the result is `TimedOut` with the
     /// buffer. If it cannot (a disk request that is already at the device), the result is `TimedOut` immediately,
     /// without the buffer; the engine frees the buffer when the kernel has released it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// use std::{io::ErrorKind, time::Duration};
+    ///
+    /// let file = engine.open(&path).await?;
+    /// match file.read_at(vec![0; 4], 0).timeout(Duration::from_secs(30)).await {
+    ///     Ok((bytes, _)) => assert_eq!(bytes, 4),
+    ///     Err(error) if error.error().kind() == ErrorKind::TimedOut => {
+    ///         let buf = error.into_buf(); // `None` if the device still writes to it
+    ///         println!("timed out; the buffer is {}back", if buf.is_some() { "" } else { "not " });
+    ///     }
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.time = Time::Within(timeout);
         self

@@ -90,6 +90,19 @@ impl CurrentThreadDriver {
     ///
     /// `future` must not block this thread until an operation of the same engine completes, for example in the
     /// `block_on` of another executor: no other thread drives the ring.
+    ///
+    /// The engine is used as on any executor. The result need not be an `io::Result`:
+    ///
+    /// ```
+    /// let engine = annulus::Engine::new()?;
+    /// let Ok(driver) = engine.current_thread_driver() else { return Ok(()) }; // no io_uring
+    /// let elapsed = driver.block_on(async {
+    ///     let start = std::time::Instant::now();
+    ///     engine.nop().await.map(|()| start.elapsed())
+    /// })?;
+    /// println!("{elapsed:?} without a hand-off");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(&self.waker);

@@ -306,6 +306,25 @@ impl<S: From<Accepted>> Incoming<S> {
     /// Below 1,024, connections are accepted one by one, when [`next`](Incoming::next) is called, with at most one
     /// ahead. The others wait in the listener's backlog and use no descriptor. From 1,024 on, a multishot accept may
     /// run ahead; see [`queued`](Incoming::queued).
+    ///
+    /// A server of at most two connections. It accepts again when one of them has ended:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let mut incoming = listener.accept_multishot();
+    /// let mut served: Vec<TcpStream> = Vec::new();
+    /// let _clients = [TcpStream::connect(address).await?, TcpStream::connect(address).await?];
+    /// while served.len() < 2 {
+    ///     incoming.set_limit(2 - served.len());
+    ///     served.extend(incoming.next().await.transpose()?);
+    /// }
+    /// assert_eq!(incoming.queued(), 0); // none was accepted in advance
+    /// # Ok(()) })? }
+    /// ```
     pub fn set_limit(&mut self, connections: usize) {
         self.acceptor.set_limit(connections);
     }

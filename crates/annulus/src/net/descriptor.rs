@@ -106,6 +106,23 @@ impl Stream {
 
 /// An end of a [`splice`]. Sealed; implemented for [`Descriptor`], [`TcpStream`](super::TcpStream) and
 /// [`UnixStream`](super::UnixStream).
+///
+/// A function for both kinds of streams:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::net::{Descriptor, Splices, UnixStream, splice};
+///
+/// async fn fill(pipe: &Descriptor, from: &impl Splices) -> std::io::Result<usize> {
+///     splice(from, pipe, 64 << 10).await
+/// }
+/// let (near, far) = UnixStream::pair()?;
+/// let (reader, writer) = std::io::pipe()?;
+/// near.send_all("hello").await?;
+/// assert_eq!(fill(&Descriptor::new(writer)?, &far).await?, 5);
+/// # drop(reader);
+/// # Ok(()) })? }
+/// ```
 pub trait Splices {
     #[doc(hidden)]
     #[expect(private_interfaces)]

@@ -140,6 +140,22 @@ impl<'a> SocketOptions<'a> {
     /// protocols whose client speaks first: the first receive then finds the data. A client that has sent nothing is
     /// not told when the listener closes. TCP only.
     ///
+    /// For HTTP, where a connection without a request is no work yet:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{TcpListener, TcpStream};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// listener.options().set_defer_accept(5)?; // s
+    /// let client = TcpStream::connect(listener.local_addr()?).await?; // succeeds at once
+    /// assert!(futures_lite::future::poll_once(listener.accept()).await.is_none());
+    /// client.send_all("GET").await?;
+    /// let stream = listener.accept().await?;
+    /// assert_eq!(stream.recv_exact(vec![0; 3]).await?, b"GET"); // is there already
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `setsockopt(2)`, unchanged.

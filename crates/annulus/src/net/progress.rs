@@ -33,6 +33,25 @@ pub struct SendProgress {
 }
 
 /// A result of [`SendProgress::look`].
+///
+/// A client that accepts nothing, and one that is slow:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+/// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+/// # let far = listener.accept().await?;
+/// let progress = near.send_progress();
+/// let before = progress.look()?.unwrap();
+/// assert!(near.try_send(vec![7; 8 << 20]).is_ok()); // more than the kernel buffers
+/// let now = progress.look()?.unwrap();
+/// if !now.all && now.bytes == before.bytes {
+///     // Nothing moved since the last look. A server ends the connection after several of those.
+/// }
+/// near.abort();
+/// # drop(far);
+/// # Ok(()) })? }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acknowledged {
@@ -53,6 +72,20 @@ impl SendProgress {
 
     /// Queries the kernel (`TCP_INFO`, or `SIOCOUTQ` for a Unix stream). Returns `None` if the connection has been
     /// closed.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
+    /// # let far = listener.accept().await?;
+    /// let progress = near.send_progress(); // does not keep the connection open
+    /// drop(near);
+    /// while progress.look()?.is_some() {
+    ///     annulus::runtime::yield_now().await; // the core closes it soon
+    /// }
+    /// # drop(far);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

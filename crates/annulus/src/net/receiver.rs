@@ -450,6 +450,22 @@ impl RecvStream<'_> {
     /// Waits for the next chunk. Returns `None` at the end of the stream, and after an error.
     ///
     /// Cancel-safe: dropping the future loses no data.
+    ///
+    /// A read timeout. The stream is as before, and the next call waits again:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// use std::time::Duration;
+    /// use annulus::time;
+    ///
+    /// let mut chunks = far.recv_multishot();
+    /// assert!(time::timeout(Duration::from_millis(1), chunks.next()).await.is_err());
+    /// near.send_all("late").await?;
+    /// let chunk = chunks.next().await.expect("the stream is open")?;
+    /// assert_eq!(&chunk[..], b"late");
+    /// # Ok(()) })? }
+    /// ```
     pub async fn next(&mut self) -> Option<io::Result<Chunk>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }

@@ -78,6 +78,24 @@ impl<'a> WriteHalf<'a> {
     }
 
     /// Ends the sending direction (FIN) once the sends that have begun or wait are complete. Does not wait for that.
+    ///
+    /// A request whose end is the end of the direction:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let (read, write) = near.split();
+    /// write.send_all("all of it").await?;
+    /// write.finish();
+    /// let mut request = Vec::new();
+    /// let mut chunks = far.recv_multishot();
+    /// while let Some(chunk) = chunks.next().await {
+    ///     request.extend_from_slice(&chunk?);
+    /// }
+    /// far.send_all("answer").await?; // the other direction is still open
+    /// assert_eq!(read.recv_exact(vec![0; 6]).await?, b"answer");
+    /// # Ok(()) })? }
+    /// ```
     pub fn finish(&self) {
         self.0.socket.finish_sending();
     }

@@ -50,6 +50,20 @@ impl UnixListener {
     /// Listens at `path` with the backlog of `options`; the other options apply to TCP only. Several cores can listen
     /// at one path with clones of a listener ([`from_std`](UnixListener::from_std)).
     ///
+    /// Several cores share a path with clones of one listener of std:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("socket");
+    /// use annulus::net::{UnixListener, UnixStream};
+    ///
+    /// let bound = std::os::unix::net::UnixListener::bind(&path)?;
+    /// let listener = UnixListener::from_std(bound.try_clone()?)?; // a clone for each core
+    /// let _client = UnixStream::connect(&path).await?;
+    /// listener.accept().await?;
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails as [`bind`](UnixListener::bind) does.
@@ -158,6 +172,16 @@ impl UnixStream {
     ///
     /// When the time is over, the peer reads the end of the stream, because a Unix stream can't be reset. Bytes count
     /// as read when the peer has read a whole kernel buffer, which holds up to 32 KiB.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// near.set_close_timeout(std::time::Duration::from_secs(2));
+    /// assert!(near.try_send(vec![7; 1 << 20]).is_ok());
+    /// drop(near); // goes on sending, while the peer reads something every 2 s
+    /// assert_eq!(far.recv_exact(vec![0; 1 << 20]).await?.len(), 1 << 20);
+    /// # Ok(()) })? }
+    /// ```
     pub fn set_close_timeout(&self, timeout: Duration) {
         self.0.socket.set_close_timeout(timeout);
     }

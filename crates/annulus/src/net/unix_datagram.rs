@@ -136,6 +136,21 @@ impl UnixDatagram {
     /// Dropping the future loses no datagram: one that arrives for it is returned by the next receive, truncated to
     /// the length of the dropped buffer, with `is_truncated` set.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("client");
+    /// use annulus::net::UnixDatagram;
+    ///
+    /// let (server, client) = (UnixDatagram::bind(dir.path().join("server"))?, UnixDatagram::bind(&path)?);
+    /// client.send_to("question", dir.path().join("server")).await?;
+    /// let (received, buf) = server.recv_from(vec![0; 4]).await?;
+    /// assert!(received.is_truncated && &buf[..] == b"ques");
+    /// let client_path = received.from.expect("it is bound to a path");
+    /// server.send_to("answer", client_path).await?;
+    /// assert_eq!(client.recv(vec![0; 64]).await?.0, 6);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `recvmsg(2)`, unchanged. The error contains the buffer.

@@ -198,6 +198,21 @@ struct Joined<T> {
 }
 
 /// Awaits the output of a spawned future. Dropping the handle does not stop the future.
+///
+/// ```
+/// use annulus::sim::{self, Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1));
+/// let sum = sim.run(async |_engine| {
+///     let tasks: Vec<_> = (1..=3).map(|i| sim::spawn(async move { i })).collect();
+///     let mut sum = 0;
+///     for task in tasks {
+///         sum += task.await; // the output itself: a panic of a task is a panic of the run
+///     }
+///     sum
+/// });
+/// assert_eq!(sum, 6);
+/// ```
 pub struct JoinHandle<T>(Rc<RefCell<Joined<T>>>);
 
 impl<T> Future for JoinHandle<T> {

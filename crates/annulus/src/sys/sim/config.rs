@@ -87,6 +87,20 @@ impl SimConfig {
     /// a quarter of all cases) and the generation of the kernel.
     ///
     /// Operations fail at random: code under test must handle `EIO`, `ENOSPC` and `ENOMEM`.
+    ///
+    /// A loop over seeds, with code that must survive every fault:
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// for seed in 0..20 {
+    ///     let sim = Sim::new(SimConfig::chaos(seed));
+    ///     let saved = sim.run(async |engine| engine.write("/file", "contents").await);
+    ///     if saved.is_ok() {
+    ///         assert_eq!(sim.contents("/file").unwrap(), b"contents", "seed {seed}");
+    ///     }
+    /// }
+    /// ```
     pub fn chaos(seed: u64) -> SimConfig {
         let tiny = seed.is_multiple_of(4);
         let mut config = SimConfig::new(seed)
@@ -137,6 +151,21 @@ impl SimConfig {
     }
 
     /// Makes `per_mille` of the reads and writes transfer fewer bytes than requested, although more are available.
+    ///
+    /// A loop that forgets short reads fails here:
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).short_transfers(1000));
+    /// sim.put("/file", "0123456789")?;
+    /// let (bytes, _) = sim.run(async |engine| {
+    ///     let file = engine.open("/file").await?;
+    ///     file.read_at(vec![0; 10], 0).await.map_err(std::io::Error::from)
+    /// })?;
+    /// assert!((1..10).contains(&bytes)); // `read_exact_at` would continue
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn short_transfers(mut self, per_mille: u16) -> Self {
         self.short_per_mille = per_mille;
         self
@@ -251,6 +280,20 @@ impl SimConfig {
     }
 
     /// Sets the maximum number of open descriptors; further opens fail with `EMFILE`. The default is 1,024.
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).open_files_max(1));
+    /// sim.put("/file", "")?;
+    /// sim.run(async |engine| {
+    ///     let first = engine.open("/file").await?;
+    ///     assert_eq!(engine.open("/file").await.unwrap_err().raw_os_error(), Some(24)); // `EMFILE`
+    ///     drop(first);
+    ///     engine.open("/file").await.map(drop)
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn open_files_max(mut self, files: u32) -> Self {
         self.open_files_max = files;
         self
@@ -278,6 +321,23 @@ impl SimConfig {
 }
 
 /// Groups of operations that fail with the same errors.
+///
+/// Every kind can fail alone. A failed sync loses the data that it should have written:
+///
+/// ```
+/// use annulus::sim::{Errno, OpKind, Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1).errors(&[OpKind::Sync], Errno::Eio, 1000));
+/// sim.put("/log", "old")?;
+/// let synced = sim.run(async |engine| {
+///     engine.write("/log", "new").await?;
+///     engine.open("/log").await?.sync_all().await
+/// });
+/// assert_eq!(synced.unwrap_err().raw_os_error(), Some(Errno::Eio.number()));
+/// sim.crash();
+/// assert_ne!(sim.contents("/log")?, b"new");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpKind {

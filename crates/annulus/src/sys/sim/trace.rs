@@ -7,6 +7,19 @@ use super::config::OpKind;
 const EVENTS_MAX: usize = 1 << 18;
 
 /// The number of times that each fault was injected.
+///
+/// ```
+/// use annulus::sim::{Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::chaos(5));
+/// sim.run(async |engine| {
+///     for i in 0..50 {
+///         let _ = engine.write(format!("/{i}"), vec![7; 10_000]).await;
+///     }
+/// });
+/// let counts = sim.counts();
+/// assert!(counts.delayed > 0 && counts.shortened > 0, "the test does not show what it should");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultCounts {
@@ -117,6 +130,23 @@ pub struct Event {
 }
 
 /// An event in the life of an operation.
+///
+/// The results that the kernel gave, before the library has repeated or continued them:
+///
+/// ```
+/// use annulus::sim::{Errno, EventKind, OpKind, Sim, SimConfig};
+///
+/// let sim = Sim::new(SimConfig::new(1).errors(&[OpKind::Nop], Errno::Eintr, 500));
+/// sim.run(async |engine| {
+///     for _ in 0..20 {
+///         engine.nop().await?; // never fails
+///     }
+///     std::io::Result::Ok(())
+/// })?;
+/// let interrupted = EventKind::Completed(-Errno::Eintr.number());
+/// assert!(sim.trace().iter().any(|event| event.what == interrupted));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {

@@ -74,6 +74,16 @@ pub struct OperationSupport {
 }
 
 /// A mechanism that executes an operation.
+///
+/// What a container loses by its filter:
+///
+/// ```
+/// use annulus::support::{Mechanism, Support};
+///
+/// let support = Support::detect();
+/// let by_ring = support.operations().filter(|operation| operation.mechanism == Mechanism::Ring);
+/// assert_eq!(by_ring.count() > 0, support.ring().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mechanism {

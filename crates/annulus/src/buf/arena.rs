@@ -206,6 +206,20 @@ impl Arena {
     }
 
     /// Takes a buffer if one is free.
+    ///
+    /// A server that refuses work when its memory is in use, instead of letting it queue:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::buf::BufferLayout;
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let arena = engine.register_buffers(BufferLayout::new(1, 4096))?;
+    /// let first = arena.try_take();
+    /// let second = arena.try_take();
+    /// assert!(first.is_some() && second.is_none()); // answer "busy"
+    /// # Ok(()) }) }
+    /// ```
     pub fn try_take(&self) -> Option<ArenaBuf> {
         let index = self.shared.free_list().take()?;
         Some(self.lease(index))
@@ -422,6 +436,24 @@ unsafe impl Sync for ArenaBuf {}
 impl ArenaBuf {
     /// Sets the length that operations use and that the slice has. It may be raised again up to the capacity.
     ///
+    /// The last page of a file that does not end at a page:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use annulus::buf::BufferLayout;
+    ///
+    /// let arena = engine.register_buffers(BufferLayout::new(1, 4096))?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let mut buf = arena.take().await;
+    /// buf.set_len(100);
+    /// let mut buf = file.write_all_at(buf, 0).await?; // 100 bytes
+    /// buf.set_len(buf.capacity()); // for the next user; a new lease has the whole length in any case
+    /// assert_eq!((file.metadata().await?.len(), buf.len()), (100, 4096));
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics if `bytes` exceeds [`capacity`](ArenaBuf::capacity).
@@ -440,6 +472,23 @@ impl ArenaBuf {
     }
 
     /// Returns the number of the buffer within the arena, starting at 0.
+    ///
+    /// The number finds what belongs to a buffer, in a table beside the arena:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::buf::BufferLayout;
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let arena = engine.register_buffers(BufferLayout::new(4, 4096))?;
+    /// let mut uses = vec![0; arena.layout().count];
+    /// for _ in 0..10 {
+    ///     let buf = arena.take().await;
+    ///     uses[buf.index()] += 1;
+    /// }
+    /// assert_eq!(uses.iter().sum::<i32>(), 10);
+    /// # Ok(()) }) }
+    /// ```
     pub fn index(&self) -> usize {
         self.index as usize
     }

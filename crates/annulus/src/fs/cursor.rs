@@ -208,6 +208,25 @@ impl FileCursor {
     }
 
     /// Returns the file.
+    ///
+    /// Positional reads beside the stream do not move the cursor:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// # #[cfg(feature = "tokio")] {
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// let mut cursor = engine.open(&path).await?.cursor();
+    /// assert_eq!(cursor.read_u8().await?, b'0');
+    /// let last = cursor.get_ref().read_exact_at(vec![0; 1], 9).await?;
+    /// assert_eq!(last, b"9");
+    /// assert_eq!(cursor.read_u8().await?, b'1');
+    /// # }
+    /// # Ok(()) }) }
+    /// ```
     pub fn get_ref(&self) -> &File {
         &self.file
     }

@@ -136,6 +136,19 @@ impl<'a> Load<'a> {
     }
 
     /// Sets the number of reads in flight; 32 by default, at least 1. The engine's own limits also apply.
+    ///
+    /// A load that leaves the device to others:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 100_000])?;
+    /// let file = engine.open(&path).await?;
+    /// let region = file.load(0, 100_000).chunk_bytes(64 << 10).in_flight(2).await?; // 128 KiB at a time
+    /// assert_eq!(region.len(), 100_000);
+    /// # Ok(()) }) }
+    /// ```
     pub fn in_flight(mut self, reads: usize) -> Self {
         self.in_flight = reads.max(1);
         self

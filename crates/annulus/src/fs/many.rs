@@ -388,6 +388,25 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
     /// Returns the next result, in order of completion; `None` when every read has completed.
     ///
     /// Cancel safe: dropping the future loses no result. Results are lost only with the `ReadMany`.
+    ///
+    /// A batch and other work in one task. A dropped `next` loses no result:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// let file = engine.open(&path).await?;
+    /// let mut batch = file.read_many_at([(vec![0; 4096], 0)]);
+    /// let first = futures_lite::future::poll_once(batch.next()).await; // or a `select`
+    /// let completed = match first {
+    ///     Some(completed) => completed, // the data was in the page cache
+    ///     None => batch.next().await,
+    /// };
+    /// assert_eq!(completed.expect("one read").result?.0, 4096);
+    /// assert!(batch.next().await.is_none());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn next(&mut self) -> Option<Completed<B>> {
         poll_fn(|context| self.poll_next(context)).await
     }

@@ -141,6 +141,28 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
 
     /// Limits the batch to `timeout` from its first poll on. Reads that are incomplete by then fail with `TimedOut`,
     /// and return their buffers.
+    ///
+    /// The reads of one transfer fail together:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// use std::time::Duration;
+    /// use annulus::fs::Merge;
+    ///
+    /// let file = engine.open(&path).await?;
+    /// let reads = [(vec![0; 100], 0), (vec![0; 100], 200)];
+    /// let mut batch = file.read_many_at(reads).merge(Merge::default()).timeout(Duration::from_secs(30));
+    /// while let Some(completed) = batch.next().await {
+    ///     match completed.result {
+    ///         Ok((bytes, _)) => assert_eq!(bytes, 100),
+    ///         Err(error) => drop(error.into_buf()), // always there: the reads were made into other memory
+    ///     }
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout.set(self.file, timeout);
         self

@@ -56,6 +56,18 @@ pub struct Histogram {
 }
 
 /// A range of durations, and the number of durations in it.
+///
+/// The lines of a chart:
+///
+/// ```
+/// # let mut latencies = annulus::metrics::Histogram::new();
+/// latencies.record_many(1_000, 3);
+/// latencies.record(20_000);
+/// let lines: Vec<_> = latencies.buckets().map(|bucket| "#".repeat(bucket.count as usize)).collect();
+/// assert_eq!(lines, ["###", "#"]); // empty buckets are left out
+/// let bucket = latencies.buckets().next().unwrap();
+/// assert!((bucket.first_ns..=bucket.last_ns).contains(&1_000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bucket {
@@ -117,6 +129,16 @@ impl Histogram {
     }
 
     /// Returns the mean duration in ns, or 0 if the histogram is empty.
+    ///
+    /// A few slow operations move the mean, not the median:
+    ///
+    /// ```
+    /// # let mut latencies = annulus::metrics::Histogram::new();
+    /// latencies.record_many(1_000, 99);
+    /// latencies.record(10_000_000);
+    /// assert!(latencies.mean_ns() > 100_000.0);
+    /// assert!(latencies.quantile(0.5).unwrap() < 1_100);
+    /// ```
     pub fn mean_ns(&self) -> f64 {
         match self.count {
             0 => 0.0,

@@ -96,6 +96,20 @@ impl SourceKind {
 }
 
 /// A source of counters.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::metrics;
+///
+/// let engine = annulus::Engine::builder().backend(annulus::Backend::Fallback).build()?;
+/// engine.nop().await?;
+/// let snapshot = metrics::snapshot();
+/// let threads = snapshot.sources.iter().find(|source| source.kind.name() == "threads");
+/// let threads = threads.expect("this engine has blocking threads");
+/// assert_eq!(threads.fallback, None); // the threads were requested
+/// assert_eq!(threads.operation("nop").unwrap().completed, 1);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Source {
@@ -213,6 +227,24 @@ impl Counts {
 }
 
 /// The counters and latencies of one operation.
+///
+/// Where the time of the reads goes: a long queue needs more depth or fewer requests, a slow device another device.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+/// use annulus::metrics;
+///
+/// let _watch = metrics::watch();
+/// engine.open(&path).await?.read_at(vec![0; 4096], 0).await?;
+/// let total = metrics::snapshot().total();
+/// let reads = total.operation("read_at").expect("one has completed");
+/// println!("queue {:?} ns, device {:?} ns", reads.queue.quantile(0.5), reads.device.quantile(0.5));
+/// # assert_eq!((reads.completed, reads.failed), (1, 0));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OperationCounts {
@@ -417,6 +449,20 @@ impl Source {
 
 impl Snapshot {
     /// Returns the sum of all sources.
+    ///
+    /// The sum over all engines and runtimes of the process. `in_flight` is a gauge, and 0 when nothing runs:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use annulus::{Engine, metrics};
+    ///
+    /// let (one, other) = (Engine::new()?, Engine::new()?);
+    /// one.nop().await?;
+    /// other.nop().await?;
+    /// let counters = metrics::snapshot().total().counters;
+    /// assert_eq!((counters.completed, counters.in_flight), (2, 0));
+    /// # Ok(()) }) }
+    /// ```
     pub fn total(&self) -> Source {
         let mut total = Source::default();
         for source in &self.sources {

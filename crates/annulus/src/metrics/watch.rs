@@ -42,6 +42,23 @@ pub struct Watch(());
 ///
 /// Each thread times all its operations up to 10,000 per second, with bursts. Above that rate, it times one in 32
 /// operations, chosen at random, so that the clock costs less than 1 %.
+///
+/// The guard has to be bound to a name. `_` alone drops it at once:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::metrics;
+///
+/// let engine = annulus::Engine::new()?;
+/// let _ = metrics::watch(); // already over
+/// engine.nop().await?;
+/// let timed = |total: metrics::Source| total.operation("nop").unwrap().latency.count();
+/// assert_eq!(timed(metrics::snapshot().total()), 0);
+/// let _watch = metrics::watch();
+/// engine.nop().await?;
+/// assert_eq!(timed(metrics::snapshot().total()), 1);
+/// # Ok(()) }) }
+/// ```
 pub fn watch() -> Watch {
     WATCHES.fetch_add(1, Ordering::Relaxed);
     Watch(())

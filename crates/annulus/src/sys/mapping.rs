@@ -45,6 +45,17 @@ pub enum HugePages {
 }
 
 /// The kind of pages that a range of memory got.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// use annulus::buf::{BufferLayout, HugePages};
+///
+/// let engine = annulus::Engine::new()?;
+/// let layout = BufferLayout::new(1, 4 << 20).huge_pages(HugePages::Reserved);
+/// let arena = engine.register_buffers(layout)?;
+/// println!("{}", arena.pages()); // "reserved huge pages", if the pool has two of them
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PagesInUse {

@@ -11,6 +11,25 @@ use super::probe::read_text;
 
 /// The reason why reads and writes of a file are completed by interrupts and not by polling. `Display` ends with the
 /// remedy.
+///
+/// The variants are the steps from an engine to its device, so that a program can report what is missing. It is a type
+/// of its own because such a file works all the same.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+/// use annulus::fs::NotPolled;
+///
+/// let file = engine.open(&path).await?;
+/// match file.poll_support() {
+///     Ok(()) => println!("the device is polled"),
+///     Err(NotPolled::NoRing) => {} // `EngineBuilder::iopoll` was not called
+///     Err(reason) => println!("{reason}"),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotPolled {

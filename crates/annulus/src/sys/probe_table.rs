@@ -13,6 +13,16 @@ use super::syscall_probe;
 use crate::error::SetupError;
 
 /// A row of the table of probes.
+///
+/// ```
+/// use annulus::support::{ProbeKind, Support};
+///
+/// for probe in Support::detect().probes(ProbeKind::Registration) {
+///     if let Some(error) = probe.error() {
+///         println!("{} (since Linux {}): {error}", probe.name, probe.since);
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Probe {
@@ -44,6 +54,16 @@ impl Probe {
 }
 
 /// The kind of thing that a [`Probe`] has tried.
+///
+/// Without a ring, only the system calls were probed:
+///
+/// ```
+/// use annulus::support::{ProbeKind, Support};
+///
+/// let support = Support::detect();
+/// assert!(support.probes(ProbeKind::SystemCall).count() > 0);
+/// assert_eq!(support.probes(ProbeKind::SetupFlag).count() > 0, support.ring().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProbeKind {
@@ -63,6 +83,21 @@ pub enum ProbeKind {
 }
 
 /// The result of a [`Probe`].
+///
+/// ```
+/// use annulus::support::{ProbeKind, Support, Verdict};
+///
+/// let support = Support::detect();
+/// for probe in support.probes(ProbeKind::SystemCall) {
+///     match &probe.verdict {
+///         Verdict::Works => {}
+///         Verdict::Refused(reason) => println!("{reason}"), // with what to change
+///         Verdict::Kills => println!("a seccomp filter ends the process for {}", probe.name),
+///         Verdict::Unknown(reason) => println!("{}: {reason}", probe.name),
+///         other => println!("{}: {other:?}", probe.name),
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Verdict {

@@ -9,6 +9,18 @@ use super::probe::{self, SQPOLL_PROCESSORS};
 
 /// The configuration of a kernel thread that polls submission queues (SQPOLL). See
 /// [`EngineBuilder::sqpoll`](crate::EngineBuilder::sqpoll) and, with feature `net`, `RuntimeBuilder::sqpoll`.
+///
+/// A short idle time leaves the processor to others sooner. Then the first operation of a burst costs a system call:
+///
+/// ```
+/// use std::time::Duration;
+/// use annulus::{Engine, engine::SqPoll};
+///
+/// let poll = SqPoll::new().idle(Duration::from_millis(2));
+/// let engine = Engine::builder().sqpoll(poll).build()?;
+/// println!("{}", engine.backend()); // says if the kernel has refused it
+/// # Ok::<(), annulus::SetupError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqPoll {
     idle: Duration,

@@ -21,6 +21,17 @@ use crate::sys::sqe::{Sqe, opcode};
 use crate::sys::wake::EventFd;
 
 /// The set of flags that a ring was set up with. A ring uses the newest mode that the kernel accepts.
+///
+/// A test of a program in the mode of an older kernel:
+///
+/// ```
+/// use annulus::{Engine, engine::SetupMode};
+///
+/// let engine = Engine::builder().setup_mode(SetupMode::Plain).build()?;
+/// assert!(SetupMode::Deferred > SetupMode::Plain); // in the order of the kernels that brought them
+/// println!("{}", engine.backend()); // names the mode
+/// # Ok::<(), annulus::SetupError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SetupMode {

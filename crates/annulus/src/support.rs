@@ -75,7 +75,7 @@ pub struct OperationSupport {
 
 /// A mechanism that executes an operation.
 ///
-/// What a container loses by its filter:
+/// A container whose filter refuses io_uring loses the ring:
 ///
 /// ```
 /// use annulus::support::{Mechanism, Support};

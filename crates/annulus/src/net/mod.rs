@@ -5,6 +5,26 @@
 //!
 //! Every future may be dropped at any point. Data that arrives for a dropped receive is kept for the next one. A
 //! dropped send that has begun is still sent whole.
+//!
+//! On a ring, a dropped socket is closed when its core next polls the ring. Its peer reads the end then, and a UDP or
+//! Unix address can be bound again. A TCP listener gives its address back at once.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+//! use annulus::net::UdpSocket;
+//!
+//! let socket = UdpSocket::bind("127.0.0.1:0")?;
+//! let address = socket.local_addr()?;
+//! drop(socket);
+//! let again = loop {
+//!     match UdpSocket::bind(address) {
+//!         Ok(again) => break again,
+//!         Err(_) => annulus::time::sleep(std::time::Duration::from_millis(1)).await, // lets the core poll its ring
+//!     }
+//! };
+//! assert_eq!(again.local_addr()?, address);
+//! # Ok(()) })? }
+//! ```
 
 mod acceptor;
 mod async_stream;

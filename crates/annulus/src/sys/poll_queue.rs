@@ -12,8 +12,8 @@ use super::probe::read_text;
 /// The reason why reads and writes of a file are completed by interrupts and not by polling. `Display` ends with the
 /// remedy.
 ///
-/// The variants are the steps from an engine to its device, so that a program can report what is missing. It is a type
-/// of its own because such a file works all the same.
+/// The variants are the steps from an engine to its device, so that a program can report what is missing. It is not an
+/// `io::Error`, because such a file works all the same.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> { pollster::block_on(async {

@@ -13,9 +13,9 @@ use crate::raw_libc as libc;
 mod socket;
 
 pub(crate) use socket::{
-    do_not_linger, end_as_if_closed, is_connected, is_established, linger_s, option, own_port,
-    readable, receive_vectors, reset_when_closed, send, send_vectors, send_with, set_option,
-    shutdown, timeout_ns,
+    do_not_linger, end_as_if_closed, is_at_mark, is_connected, is_established, linger_s, option,
+    own_port, readable, receive_vectors, reset_when_closed, send, send_vectors, send_with,
+    set_option, shutdown, timeout_ns,
 };
 
 #[inline]

@@ -13,10 +13,11 @@ use libc::{
 
 use super::blocking::{before_blocking, before_read, is_blocking};
 use super::unserve::{flush, hand_back, mark_passed_fds_shared, never_serve_siblings};
+use super::waits::{Deadline, wait_for_bytes};
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
-use crate::errno::{CallResult, into_return};
+use crate::errno::{self, CallResult, into_return};
 use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::receive;
@@ -67,42 +68,40 @@ unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], mut done: usize, mut flags:
     if !waits {
         return done;
     }
-    // The kernel takes the time limit at the start of a call, for all waits of the call together. A peek has to be one
-    // call of the kernel, which has the whole limit again.
-    let limit_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO);
-    let end_ns = limit_ns.map(|ns| sys::now_ns().saturating_add(ns));
-    if end_ns.is_some() && flags & libc::MSG_PEEK == 0 {
+    let deadline = Deadline::of(fd, libc::SO_RCVTIMEO);
+    // A peek takes nothing, so it is one call, in which the kernel would count the whole time limit again.
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let (wanted, may_block) = match (peeks, deadline.is_limited()) {
+        (true, true) => (total - done, false),
+        (true, false) => (1, true),
+        (false, _) => (1, false),
+    };
+    if !may_block {
         flags |= libc::MSG_DONTWAIT;
     }
-    while done < total {
-        if sys::readable(fd) == 0 {
-            before_blocking();
-            let timeout_ms = end_ns.map_or(-1, |end_ns| {
-                let left_ns = end_ns.saturating_sub(sys::now_ns());
-                c_int::try_from(left_ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
-            });
-            let mut input = pollfd {
-                fd,
-                events: libc::POLLIN | libc::POLLRDHUP,
-                revents: 0,
-            };
-            let ret = pass_on!(real::poll(&raw mut input, 1, timeout_ms));
-            if ret <= 0 || sys::readable(fd) == 0 {
-                break;
-            }
-        }
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let ret = pass_on!(receive_behind(fd, vectors, done, flags));
-        done += usize::try_from(ret).unwrap_or(0);
-        if ret <= 0 || flags & libc::MSG_DONTWAIT == 0 {
+    let mut over = false;
+    while done < total && !over {
+        over = !pass_on!(wait_for_bytes(fd, wanted, deadline));
+        if over && (sys::readable(fd) == 0 || sys::is_at_mark(fd)) {
             break;
         }
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let ret = pass_on!(behind(vectors, done, |message| real::recvmsg(
+            fd, message, flags
+        )));
+        done += usize::try_from(ret).unwrap_or(0);
+        // Another thread may have taken the bytes.
+        over |= peeks || ret == 0 || ret < 0 && errno::get() != libc::EAGAIN;
     }
     done
 }
 
-/// Receives into vectors behind their first `done` bytes.
-unsafe fn receive_behind(fd: c_int, vectors: &[iovec], done: usize, flags: c_int) -> ssize_t {
+/// Calls `call` with a message of vectors behind their first `done` bytes.
+unsafe fn behind(
+    vectors: &[iovec],
+    done: usize,
+    call: impl FnOnce(*mut msghdr) -> ssize_t,
+) -> ssize_t {
     let mut rest = [one(std::ptr::null(), 0)[0]; VECTORS_MAX];
     let (mut skipped, mut count) = (done, 0);
     for vector in vectors {
@@ -116,7 +115,7 @@ unsafe fn receive_behind(fd: c_int, vectors: &[iovec], done: usize, flags: c_int
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = rest.as_mut_ptr();
     message.msg_iovlen = count;
-    pass_on!(real::recvmsg(fd, &raw mut message, flags))
+    call(&raw mut message)
 }
 
 unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
@@ -446,8 +445,7 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
 /// Makes the ring poll for writability if the kernel has sent less than `count`. The reason may also be the end of the
 /// file, so the kernel is queried first: it reports writability only after a send that did not fit.
 fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
-    let less =
-        (ret >= 0 && (ret as usize) < count) || (ret < 0 && crate::errno::get() == libc::EAGAIN);
+    let less = (ret >= 0 && (ret as usize) < count) || (ret < 0 && errno::get() == libc::EAGAIN);
     if less && let FdState::Connection(entry) = fd_state(fd) {
         catch_panic(|| {
             let mut guard = send::served(entry, fd).ok()?;

@@ -71,6 +71,7 @@ mod stdio;
 mod termination;
 mod uncommon;
 mod unserve;
+mod waits;
 
 use crate::errno::{self, CallResult};
 use crate::fd_limit;

@@ -78,6 +78,15 @@ pub(crate) fn readable(fd: i32) -> usize {
     usize::try_from(if ret < 0 { 0 } else { bytes }).unwrap_or(0)
 }
 
+/// Returns whether the next byte to read is urgent data.
+pub(crate) fn is_at_mark(fd: i32) -> bool {
+    const SIOCATMARK: c_long = 0x8905;
+    let mut is_at: c_int = 0;
+    // SAFETY: Lent: of this stack.
+    let ret = unsafe { libc::syscall(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut is_at) };
+    ret == 0 && is_at != 0
+}
+
 /// Returns the port of a socket's own address. `None`: it is not an IP address.
 pub(crate) fn own_port(fd: i32) -> Option<u16> {
     ip_port(fd, libc::SYS_getsockname)

@@ -432,6 +432,17 @@ static inline void exchange(int set, struct pair *pair) {
     peer_gets(pair, 6);
 }
 
+/* Returns whether the main thread sleeps. */
+static inline bool main_thread_sleeps(void) {
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    int fd = (int)MUST(open(path, O_RDONLY));
+    MUST(read(fd, text, sizeof text - 1));
+    MUST(close(fd));
+    char *end = strrchr(text, ')');
+    return end && end[1] && end[2] == 'S';
+}
+
 /* ---- bytes that can be checked ---- */
 
 static inline uint64_t next_random(uint64_t *state) {

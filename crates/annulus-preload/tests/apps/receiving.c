@@ -614,17 +614,6 @@ static void receive_by(int fd, enum call call, int flags) {
 
 static _Atomic bool returned;
 
-/* Returns whether the main thread sleeps. */
-static bool main_thread_sleeps(void) {
-    char path[64], text[512] = "";
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
-    int fd = (int)MUST(open(path, O_RDONLY));
-    MUST(read(fd, text, sizeof text - 1));
-    MUST(close(fd));
-    char *end = strrchr(text, ')');
-    return end && end[1] && end[2] == 'S';
-}
-
 /* Sends when the call has returned, or waits for more: the main thread has slept for 20 looks, one after another. */
 static void *send_the_rest(void *argument) {
     struct pair *pair = argument;
@@ -714,7 +703,7 @@ static void *remove_the_limit(void *argument) {
     return NULL;
 }
 
-static void a_wait_for_all_has_one_time_limit(void) {
+static void has_one_time_limit(int flags) {
     for (enum call call = RECV; call < CALLS; call++) {
         int set = new_set();
         pthread_t thread;
@@ -729,15 +718,95 @@ static void a_wait_for_all_has_one_time_limit(void) {
         MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 300000}, sizeof(struct timeval)));
         returned = false;
         MUST(-pthread_create(&thread, NULL, remove_the_limit, &pair));
-        long result = call == RECV        ? recv(pair.app, bytes, sizeof bytes, MSG_WAITALL)
-                      : call == RECVFROM  ? recvfrom(pair.app, bytes, sizeof bytes, MSG_WAITALL, NULL, NULL)
-                      : call == RECVMSG   ? recvmsg(pair.app, &message.msg_hdr, MSG_WAITALL)
-                      : recvmmsg(pair.app, &message, 1, MSG_WAITALL, NULL) == 1 ? message.msg_len : -1;
+        long result = call == RECV        ? recv(pair.app, bytes, sizeof bytes, flags)
+                      : call == RECVFROM  ? recvfrom(pair.app, bytes, sizeof bytes, flags, NULL, NULL)
+                      : call == RECVMSG   ? recvmsg(pair.app, &message.msg_hdr, flags)
+                      : recvmmsg(pair.app, &message, 1, flags, NULL) == 1 ? message.msg_len : -1;
         returned = true;
         print("%s: some: %d, all: %d\n", call_names[call], result >= 5, result == 10);
         pthread_join(thread, NULL);
         MUST(close(pair.app));
         MUST(close(set));
+    }
+}
+
+static void a_wait_for_all_has_one_time_limit(void) { has_one_time_limit(MSG_WAITALL); }
+static void a_peek_that_waits_for_all_has_one_time_limit(void) { has_one_time_limit(MSG_WAITALL | MSG_PEEK); }
+
+/* A thread that sends 60 bytes, one at a time, and takes those that it can. */
+struct thief {
+    pthread_t thread;
+    struct pair pair;
+    long taken;
+};
+
+static void *send_and_take(void *argument) {
+    struct thief *thief = argument;
+    char byte;
+    for (int looks = 0; looks < 20; looks = main_thread_sleeps() ? looks + 1 : 0)
+        pause_ms(1);
+    for (int i = 0; i < 60; i++) {
+        peer_send(&thief->pair, "6");
+        for (int tries = 0; tries < 300; tries++)
+            if (syscall(SYS_recvfrom, thief->pair.app, &byte, 1, MSG_DONTWAIT, NULL, NULL) == 1)
+                thief->taken++;
+        pause_ms(1);
+    }
+    return NULL;
+}
+
+static void bytes_that_another_thread_takes_end_no_wait_for_all(void) {
+    for (enum call call = RECV; call < CALLS; call++) {
+        int set = new_set();
+        char bytes[100];
+        struct iovec part = {bytes, sizeof bytes};
+        struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+        struct thief thief = {.pair = joined(set, EPOLLIN)};
+        int fd = thief.pair.app;
+        peer_send(&thief.pair, "12345");
+        await_delivery(&thief.pair);
+        MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 10000));
+        MUST(fcntl(fd, F_SETFL, 0));
+        MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 600000}, sizeof(struct timeval)));
+        MUST(-pthread_create(&thief.thread, NULL, send_and_take, &thief));
+        double before = now_ms();
+        long result = call == RECV        ? recv(fd, bytes, sizeof bytes, MSG_WAITALL)
+                      : call == RECVFROM  ? recvfrom(fd, bytes, sizeof bytes, MSG_WAITALL, NULL, NULL)
+                      : call == RECVMSG   ? recvmsg(fd, &message.msg_hdr, MSG_WAITALL)
+                      : recvmmsg(fd, &message, 1, MSG_WAITALL, NULL) == 1 ? message.msg_len : -1;
+        print("%s: waited: %d", call_names[call], now_ms() - before >= 599);
+        pthread_join(thief.thread, NULL);
+        MUST(fcntl(fd, F_SETFL, O_NONBLOCK));
+        for (long more; (more = read(fd, bytes, sizeof bytes)) > 0;)
+            result += more;
+        print(", bytes: %ld\n", result + thief.taken);
+        MUST(close(fd) | close(set));
+    }
+}
+
+/* Urgent data and the end of the stream end a wait. */
+static void a_wait_for_all_ends_at_urgent_bytes_and_at_the_end(void) {
+    for (int way = 0; way < 8; way++) {
+        int set = new_set(), flags = MSG_WAITALL | (way & 1 ? MSG_PEEK : 0);
+        struct timeval limit = {way & 2 ? 20 : 0, 0};
+        struct pair pair = joined(set, EPOLLIN);
+        char bytes[10];
+        peer_send(&pair, "12345");
+        await_delivery(&pair);
+        MUST(epoll_wait(set, &(struct epoll_event){0}, 1, 10000));
+        MUST(fcntl(pair.app, F_SETFL, 0));
+        MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+        peer_send(&pair, "6");
+        if (way & 4) {
+            MUST(syscall(SYS_sendto, pair.peer, "!", 1, MSG_OOB, NULL, 0));
+            peer_send(&pair, "7");
+        } else
+            peer_shutdown(&pair);
+        await_delivery(&pair);
+        got_bytes("recv", bytes, recv(pair.app, bytes, sizeof bytes, flags));
+        MUST(fcntl(pair.app, F_SETFL, O_NONBLOCK));
+        print_stream(pair.app, 10);
+        MUST(close(pair.app) | close(set));
     }
 }
 
@@ -772,6 +841,9 @@ static const struct app_case cases[] = {
     CASE(every_flag_on_a_removed_and_blocking_connection, "served:recv served:recvmsg back:blocking"),
     CASE(a_time_limit_ends_a_wait_for_all, "served:recv back:blocking"),
     CASE(a_wait_for_all_has_one_time_limit, "served:recv back:blocking"),
+    CASE(a_peek_that_waits_for_all_has_one_time_limit, "served:recv back:blocking"),
+    CASE(bytes_that_another_thread_takes_end_no_wait_for_all, "served:recv back:blocking"),
+    CASE(a_wait_for_all_ends_at_urgent_bytes_and_at_the_end, "served:recv back:blocking"),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

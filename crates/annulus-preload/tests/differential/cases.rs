@@ -162,6 +162,9 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn every_flag_on_a_removed_and_blocking_connection;
     fn a_time_limit_ends_a_wait_for_all;
     fn a_wait_for_all_has_one_time_limit;
+    fn a_peek_that_waits_for_all_has_one_time_limit;
+    fn bytes_that_another_thread_takes_end_no_wait_for_all;
+    fn a_wait_for_all_ends_at_urgent_bytes_and_at_the_end;
 }
 
 cases! { SENDING, SENDING_CASES = c("sending"):

@@ -175,14 +175,6 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
     }
 }
 
-/// Waits until the socket is writable, like a call that may block. The caller holds no lock.
-pub(crate) fn wait_writable(fd: i32) -> Result<(), i32> {
-    match sys::poll(fd, flag::OUT, sys::timeout_ns(fd, libc::SO_SNDTIMEO))? {
-        0 => Err(libc::EAGAIN),
-        _ => Ok(()),
-    }
-}
-
 /// Sends as much deferred output of all connections as fits. Returns whether some is left.
 pub(crate) fn flush_all() -> bool {
     let mut left = draining::flush_all();

@@ -110,4 +110,5 @@ real! {
     poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
     raise(signal: c_int) -> c_int;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
 }

@@ -69,33 +69,18 @@ pub(crate) unsafe fn write(
     }
     let mut connection = inner.connection(fd)?;
     let result = if entry.kind() == Kind::HandedBack {
+        let shut_down = connection.is(flag::SHUT);
+        if !connection.backlog.is_empty() && !shut_down {
+            send_backlog(inner, fd, connection);
+        }
         if connection.error != 0 {
-            // The ring has consumed the error, which the kernel returns only once.
+            // The ring or a send has consumed the error, which the kernel returns only once.
             let error = duplicates::take_error(inner, fd, connection);
             hand_back::finish_hand_back(inner, fd, connection);
             return Some(Err(error));
         }
         if connection.backlog.is_empty() {
             return None;
-        }
-        let shut_down = connection.is(flag::SHUT);
-        if !shut_down {
-            send_backlog(inner, fd, connection);
-        }
-        if connection.backlog.is_empty() {
-            return None;
-        }
-        let blocks = !shut_down
-            && flags & libc::MSG_DONTWAIT == 0
-            && !guard.in_signal_handler()
-            && blocks(fd);
-        if blocks {
-            drop(guard);
-            return match deferred_output::wait_writable(fd) {
-                // SAFETY: Lent: the caller guarantees these pointers.
-                Ok(()) => unsafe { write(entry, fd, vectors, flags) },
-                Err(errno) => Some(Err(errno)),
-            };
         }
         Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
@@ -108,19 +93,19 @@ pub(crate) unsafe fn write(
         }
         result
     };
+    drop(guard);
+    raise_if_broken(result, flags);
+    Some(result)
+}
+
+/// Raises SIGPIPE if the result of a call requires it. If that ends the process, output is sent first.
+pub(crate) fn raise_if_broken(result: CallResult, flags: i32) {
     if result == Err(libc::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
-        drop(guard);
         if !ring_policy::may_be_filtered() && sys::is_fatal(libc::SIGPIPE) {
             flush_everything(LAST_BYTES_MS);
         }
         sys::raise_pipe();
     }
-    Some(result)
-}
-
-/// Returns whether the socket is blocking.
-fn blocks(fd: i32) -> bool {
-    sys::flags_of(fd).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK == 0)
 }
 
 /// # Safety
@@ -550,10 +535,10 @@ pub(crate) fn write_file(
     }
 }
 
-/// Returns and clears the connection's error. `None`: passes through to the kernel.
+/// Fails with the connection's error, and clears it. `None`: there is none, or only in the kernel.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     let mut guard = served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
     let error = duplicates::take_error(&mut guard, fd, connection);
-    (error != 0).then_some(Ok(error as usize))
+    (error != 0).then_some(Err(error))
 }

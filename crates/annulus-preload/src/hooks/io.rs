@@ -12,13 +12,15 @@ use libc::{
 };
 
 use super::blocking::{before_blocking, before_read, is_blocking};
-use super::unserve::{flush, hand_back, mark_passed_fds_shared, never_serve_siblings};
-use super::waits::{Deadline, wait_for_bytes};
+use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
+use super::waits::{
+    Deadline, flush_before, wait_for_bytes, wait_for_room, waits_for_room, when_there_is_room,
+};
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{self, CallResult, into_return};
-use crate::fd_table::{self, Kind};
+use crate::fd_table::{self, Entry, Kind};
 use crate::real;
 use crate::receive;
 use crate::send;
@@ -128,10 +130,76 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
         FdState::Closed => Some(Err(libc::EBADF)),
         FdState::Connection(entry) => {
             // SAFETY: Lent: the caller guarantees these pointers.
-            catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) })
+            let result = catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) });
+            match result {
+                Some(Err(libc::EAGAIN))
+                    if entry.kind() == Kind::HandedBack
+                        && flags & libc::MSG_DONTWAIT == 0
+                        && waits_for_room(entry, fd) =>
+                {
+                    pass_on!(write_behind(entry, fd, vectors, flags))
+                }
+                result => result,
+            }
         }
     };
     send::count_result(call, result);
+    result
+}
+
+/// Writes to a blocking connection behind deferred output, for which there was no room: waits for it. `None`: the
+/// deferred output is sent, and the call passes through.
+#[cold]
+unsafe fn write_behind(
+    entry: &'static Entry,
+    fd: c_int,
+    vectors: &[iovec],
+    flags: c_int,
+) -> Option<CallResult> {
+    let deadline = Deadline::of(fd, libc::SO_SNDTIMEO);
+    // SAFETY: Lent: the caller guarantees these pointers.
+    let attempt = || catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) });
+    match pass_on!(when_there_is_room(fd, flags, deadline, attempt)) {
+        // In a call that may block, the kernel would count the whole time limit again.
+        None if deadline.is_limited() => Some(pass_on!(write_until(fd, vectors, flags, deadline))),
+        result => result,
+    }
+}
+
+/// Writes by calls that do not block, and waits for room between them, until the deadline.
+unsafe fn write_until(
+    fd: c_int,
+    vectors: &[iovec],
+    flags: c_int,
+    deadline: Deadline,
+) -> CallResult {
+    let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
+    let quiet = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let mut done = 0;
+    let result = loop {
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let ret = pass_on!(behind(vectors, done, |message| real::sendmsg(
+            fd, message, quiet
+        )));
+        done += usize::try_from(ret).unwrap_or(0);
+        if ret >= 0 && done >= total {
+            break Ok(());
+        }
+        if ret < 0 && errno::get() != libc::EAGAIN {
+            break Err(errno::get());
+        }
+        match pass_on!(wait_for_room(fd, deadline)) {
+            // The next call returns the error.
+            Ok(events) if done > 0 && events & (libc::POLLERR | libc::POLLHUP) != 0 => break Ok(()),
+            Ok(_) => {}
+            Err(errno) => break Err(errno),
+        }
+    };
+    let result = match result {
+        Err(errno) if done == 0 => Err(errno),
+        _ => Ok(done),
+    };
+    send::raise_if_broken(result, flags);
     result
 }
 
@@ -266,7 +334,7 @@ hooks! {
         {
             return into_return(result);
         }
-        if let Some(result) = flush(fd) {
+        if let Some(result) = pass_on!(flush_before(fd, flags)) {
             return into_return(result);
         }
         pass_on!(real(fd, base, bytes, flags, to, to_bytes))
@@ -284,7 +352,7 @@ hooks! {
             pass_on!(mark_passed_fds_shared(valid));
             if !plain {
                 hand_back(fd, Why::UnknownFlags);
-                if let Some(result) = flush(fd) {
+                if let Some(result) = pass_on!(flush_before(fd, flags)) {
                     return into_return(result);
                 }
             }
@@ -354,7 +422,7 @@ hooks! {
                 return into_return(result);
             }
         }
-        if let Some(result) = flush(to) {
+        if let Some(result) = pass_on!(flush_before(to, 0)) {
             return into_return(result);
         }
         let ret = pass_on!(real(to, from, offset, count));
@@ -376,7 +444,7 @@ hooks! {
         {
             return ret;
         }
-        if let Some(result) = flush(to) {
+        if let Some(result) = pass_on!(flush_before(to, 0)) {
             return into_return(result);
         }
         pass_on!(real(from, from_offset, to, to_offset, bytes, flags))

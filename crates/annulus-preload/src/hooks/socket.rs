@@ -230,12 +230,12 @@ hooks! {
             && may_be_mapped(bytes)
             // SAFETY: Lent: the program passes a length; see `may_be_mapped`.
             && unsafe { *bytes } as usize >= size_of::<c_int>()
-            && let Some(Ok(error)) = catch_panic(|| send::take_error(entry, fd))
+            && let Some(Err(error)) = catch_panic(|| send::take_error(entry, fd))
         {
             counters::served(Call::Getsockopt);
             // SAFETY: Lent: the program passes a length and that many bytes to write, at least an int.
             unsafe {
-                value.cast::<c_int>().write_unaligned(error as c_int);
+                value.cast::<c_int>().write_unaligned(error);
                 *bytes = size_of::<c_int>() as socklen_t;
             }
             return 0;

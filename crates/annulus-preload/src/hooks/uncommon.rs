@@ -14,7 +14,8 @@ use libc::{
     socklen_t, ssize_t, timeval,
 };
 
-use super::unserve::{flush, hand_back};
+use super::unserve::hand_back;
+use super::waits::flush_before;
 use super::{
     FdState, catch_panic, descriptor, fd_state, io, may_be_mapped, poll, process, socket, stdio,
 };
@@ -75,7 +76,11 @@ hooks! {
             if flags == 0 {
                 return pass_on!(io::writev(fd, vectors, count));
             }
-            if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
+            let dont_wait = match flags & libc::RWF_NOWAIT {
+                0 => 0,
+                _ => libc::MSG_DONTWAIT,
+            };
+            if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags, dont_wait) {
                 return into_return(Err(errno));
             }
         }
@@ -103,14 +108,15 @@ fn has_buffered(fd: c_int) -> bool {
 }
 
 /// Prepares a descriptor for calls that no hook sees. Fails with `EBADF` if it is closed, and with `EAGAIN` if earlier
-/// bytes do not fit into the send buffer, as no byte may be sent before them.
-fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
+/// bytes do not fit into the send buffer, as no byte may be sent before them, and the call does not wait (`flags`). No
+/// thread is cancelled meanwhile: `dprintf` jumps out of here and cannot be unwound.
+fn leave_to_libc(fd: c_int, why: Why, flags: c_int) -> Result<(), c_int> {
     if let FdState::Closed = fd_state(fd) {
         return Err(libc::EBADF);
     }
     fd_table::on_written(fd);
     hand_back(fd, why);
-    match flush(fd) {
+    match errno::without_cancel(|| pass_on!(flush_before(fd, flags))) {
         Some(Err(errno)) => Err(errno),
         _ => Ok(()),
     }
@@ -118,7 +124,7 @@ fn leave_to_libc(fd: c_int, why: Why) -> Result<(), c_int> {
 
 hooks! {
     fn vdprintf(fd: c_int, format: *const c_char, values: *mut c_void) -> c_int {
-        if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+        if let Err(errno) = leave_to_libc(fd, Why::Stdio, 0) {
             errno::set(errno);
             return -1;
         }
@@ -126,7 +132,7 @@ hooks! {
     }
 
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, values: *mut c_void) -> c_int {
-        if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+        if let Err(errno) = leave_to_libc(fd, Why::Stdio, 0) {
             errno::set(errno);
             return -1;
         }
@@ -146,7 +152,7 @@ macro_rules! prints {
         $(
             extern "C" fn $next(fd: c_int) -> *mut c_void {
                 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-                if let Err(errno) = leave_to_libc(fd, Why::Stdio) {
+                if let Err(errno) = leave_to_libc(fd, Why::Stdio, 0) {
                     errno::set(errno);
                     return prints_nothing as *mut c_void;
                 }
@@ -191,7 +197,7 @@ prints! {
 
 hooks! {
     fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) -> () {
-        if leave_to_libc(fd, Why::Stdio).is_ok() {
+        if leave_to_libc(fd, Why::Stdio, 0).is_ok() {
             pass_on!(real(frames, count, fd));
         }
     }
@@ -210,7 +216,7 @@ unsafe fn asynchronous(request: *mut aiocb, writes: bool) -> c_int {
     // SAFETY: Lent: the program passes a request; see `may_be_mapped`.
     let fd = unsafe { (*request).aio_fildes };
     if writes {
-        if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags) {
+        if let Err(errno) = leave_to_libc(fd, Why::UnknownFlags, libc::MSG_DONTWAIT) {
             errno::set(errno);
             return -1;
         }

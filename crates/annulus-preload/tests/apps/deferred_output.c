@@ -1,6 +1,8 @@
 /* Writes that were accepted while the peer's receive buffer was full, in a program that then does not wait on its set.
  * The rule: the output arrives, as it would from the kernel's own send buffer. */
 #include "app.h"
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 
 static struct pair joined_narrow(int set, uint32_t mask) {
     struct pair pair = connected_narrow();
@@ -130,6 +132,30 @@ static void write_and_block(struct pair *pair, int set) {
     MUST(fcntl(pair->app, F_SETFL, 0));
     GOT(write(pair->app, "", 1));
 }
+static void send_a_file_and_block(struct pair *pair, int set) {
+    int file = (int)MUST(memfd_create("file", MFD_CLOEXEC));
+    MUST(write(file, "", 1));
+    MUST(fcntl(pair->app, F_SETFL, 0));
+    GOT(sendfile(pair->app, file, &(off_t){0}, 1));
+    MUST(close(file));
+}
+static void splice_and_block(struct pair *pair, int set) {
+    int two[2];
+    MUST(pipe2(two, O_CLOEXEC));
+    MUST(write(two[1], "", 1));
+    MUST(fcntl(pair->app, F_SETFL, 0));
+    GOT(splice(two[0], NULL, pair->app, NULL, 1, 0));
+    MUST(close(two[0]) | close(two[1]));
+}
+static void send_to_an_address_and_block(struct pair *pair, int set) {
+    struct sockaddr_in address = loopback(1);
+    MUST(fcntl(pair->app, F_SETFL, 0));
+    GOT(sendto(pair->app, "", 1, 0, (struct sockaddr *)&address, sizeof address));
+}
+static void print_and_block(struct pair *pair, int set) {
+    MUST(fcntl(pair->app, F_SETFL, 0));
+    GOT(dprintf(pair->app, "%c", 0));
+}
 
 static void print_arrives(void (*wait)(struct pair *, int set)) {
     static const uint32_t masks[] = {EPOLLIN, EPOLLIN | EPOLLOUT | EPOLLET, EPOLLONESHOT};
@@ -184,6 +210,124 @@ static void deferred_output_is_sent_after_removal_from_its_set(void) {
     print_arrives(wait_out_of_the_set);
 }
 static void a_blocking_write_comes_after_deferred_output(void) { print_arrives(write_and_block); }
+static void every_blocking_call_waits_for_deferred_output(void) {
+    print_arrives(send_a_file_and_block);
+    print_arrives(splice_and_block);
+    print_arrives(send_to_an_address_and_block);
+    print_arrives(print_and_block);
+}
+
+/* ---- a blocking write that waits behind deferred output ---- */
+
+static _Atomic bool returned;
+static volatile sig_atomic_t handled;
+static void count_handled(int number) { handled++; }
+
+static void await_main_thread(void) {
+    for (int looks = 0; looks < 20 && !returned; looks = main_thread_sleeps() ? looks + 1 : 0)
+        pause_ms(1);
+}
+
+/* What another thread does while the main thread waits in a write, before it reads all. */
+struct meanwhile {
+    struct pair pair;
+    /* Removes the time limit for later calls. */
+    bool removes_limit;
+    /* The number of bytes that it reads at first. */
+    uint64_t reads;
+    /* Sends a signal, and waits for the handler. */
+    bool signals;
+    /* Resets the connection. */
+    bool resets;
+    uint64_t read;
+    long wrong_at;
+};
+
+static void read_up_to(struct meanwhile *what, uint64_t count) {
+    static unsigned char bytes[65536];
+    for (long done = 1; what->read < count && done > 0; what->read += done > 0 ? (uint64_t)done : 0) {
+        uint64_t left = count - what->read;
+        done = syscall(SYS_read, what->pair.peer, bytes, left < sizeof bytes ? left : sizeof bytes);
+        if (done > 0 && what->wrong_at < 0)
+            what->wrong_at = differs(bytes, (size_t)done, what->read);
+    }
+}
+
+static void *act_meanwhile(void *argument) {
+    struct meanwhile *what = argument;
+    await_main_thread();
+    if (what->removes_limit)
+        MUST(syscall(SYS_setsockopt, what->pair.app, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){0}, sizeof(struct timeval)));
+    read_up_to(what, what->reads);
+    if (what->signals) {
+        syscall(SYS_tgkill, getpid(), getpid(), SIGUSR1);
+        while (!handled)
+            pause_ms(1);
+        await_main_thread();
+    }
+    if (what->resets) {
+        peer_reset(&what->pair);
+        return NULL;
+    }
+    for (int looks = 0; what->removes_limit && looks < 10000 && !returned; looks++)
+        pause_ms(1);
+    read_up_to(what, UINT64_MAX);
+    return NULL;
+}
+
+/* Fills the connection, makes it blocking, and writes more. */
+static void print_blocking_write(struct meanwhile what, long limit_us, bool reads_all_deferred) {
+    static unsigned char bytes[1 << 20];
+    int set = new_set();
+    struct pair pair = joined_narrow(set, EPOLLIN);
+    uint64_t count = write_all_it_takes(set, &pair);
+    pthread_t thread;
+    what.pair = pair;
+    what.wrong_at = -1;
+    what.reads = reads_all_deferred ? count : 0;
+    returned = false;
+    handled = 0;
+    fill(bytes, sizeof bytes, count);
+    MUST(fcntl(pair.app, F_SETFL, 0));
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){limit_us / 1000000, limit_us % 1000000}, sizeof(struct timeval)));
+    MUST(-pthread_create(&thread, NULL, act_meanwhile, &what));
+    long result = write(pair.app, bytes, sizeof bytes);
+    int error = errno;
+    returned = true;
+    print("wrote %s\n", result == sizeof bytes ? "all" : result > 0 ? "some" : strerrorname_np(error));
+    if (what.resets)
+        GOT(write(pair.app, "more", 4));
+    MUST(close(pair.app));
+    pthread_join(thread, NULL);
+    if (what.resets)
+        return;
+    uint64_t written = count + (result > 0 ? (uint64_t)result : 0);
+    print("the peer got %s, wrong at %ld\n", what.read == written ? "all" : "less", what.wrong_at);
+    MUST(close(set));
+}
+
+static void a_blocking_write_behind_deferred_output_has_one_time_limit(void) {
+    print_blocking_write((struct meanwhile){.removes_limit = true}, 300000, false);
+    print_blocking_write((struct meanwhile){.removes_limit = true}, 300000, true);
+    print_blocking_write((struct meanwhile){0}, 20000000, true);
+}
+
+static void a_reset_ends_a_blocking_write_behind_deferred_output(void) {
+    MUST(sigaction(SIGPIPE, &(struct sigaction){.sa_handler = count_handled}, NULL));
+    for (int limited = 0; limited < 2; limited++) {
+        print_blocking_write((struct meanwhile){.resets = true}, limited * 20000000, false);
+        print("broken pipes: %d\n", handled);
+    }
+}
+
+static void a_signal_ends_a_blocking_write_behind_deferred_output_or_does_not(void) {
+    for (int restarts = 0; restarts < 2; restarts++) {
+        struct sigaction action = {.sa_handler = count_handled, .sa_flags = restarts ? SA_RESTART : 0};
+        MUST(sigaction(SIGUSR1, &action, NULL));
+        print_blocking_write((struct meanwhile){.signals = true}, 0, false);
+        print_blocking_write((struct meanwhile){.signals = true}, 900000, false);
+    }
+}
 
 /* The thread that waited on the set has ended, and no other waits on it. */
 struct owned {
@@ -410,6 +554,10 @@ static const struct app_case cases[] = {
     CASE(deferred_output_is_sent_after_a_close, "served:write"),
     CASE(deferred_output_is_sent_after_removal_from_its_set, "served:write"),
     CASE(a_blocking_write_comes_after_deferred_output, "served:write"),
+    CASE(every_blocking_call_waits_for_deferred_output, "served:write"),
+    CASE(a_blocking_write_behind_deferred_output_has_one_time_limit, "served:write back:blocking"),
+    CASE(a_reset_ends_a_blocking_write_behind_deferred_output, "served:write back:blocking"),
+    CASE(a_signal_ends_a_blocking_write_behind_deferred_output_or_does_not, "served:write back:blocking"),
     CASE(a_child_writes_behind_deferred_output, "served:write"),
     CASE(a_process_that_gets_a_connection_writes_behind_deferred_output, "served:write back:passed_on"),
     CASE(deferred_output_is_sent_when_the_thread_of_its_set_has_ended, "served:write"),

@@ -182,6 +182,35 @@ static void a_pipe_without_a_reader_is_broken(void) {
     print_stream(pair.app, 100);
 }
 
+/* The library's receive takes the error of a reset from the kernel. */
+static void a_reset_is_returned_by_calls_that_splice(void) {
+    struct sockaddr_in address = loopback(1);
+    MUST(sigaction(SIGPIPE, &(struct sigaction){.sa_handler = count_broken}, NULL));
+    for (int way = 0; way < 4; way++) {
+        int set = new_set(), two[2], file = (int)MUST(memfd_create("file", MFD_CLOEXEC));
+        struct pair pair = joined(set, EPOLLIN);
+        MUST(pipe2(two, O_CLOEXEC));
+        MUST(write(two[1], "abc", 3));
+        MUST(write(file, "abc", 3));
+        print_now(set);
+        peer_reset(&pair);
+        await_state(pair.app, STATE_CLOSED);
+        print_now(set);
+        if (way == 0)
+            GOT(splice(two[0], NULL, pair.app, NULL, 3, 0));
+        if (way == 1)
+            GOT(sendfile(pair.app, file, &(off_t){0}, 3));
+        if (way == 2)
+            GOT(sendto(pair.app, "abc", 3, 0, (struct sockaddr *)&address, sizeof address));
+        if (way == 3)
+            GOT(dprintf(pair.app, "abc"));
+        print_error_option(pair.app);
+        GOT(write(pair.app, "abc", 3));
+        print("signals: %d\n", broken_pipes);
+        MUST(close(pair.app) | close(two[0]) | close(two[1]) | close(file) | close(set));
+    }
+}
+
 static void calls_that_splice_nothing_lose_nothing(void) {
     int set = new_set(), two[2], file = (int)MUST(memfd_create("file", MFD_CLOEXEC));
     struct pair pair = with_bytes(set, "received");
@@ -233,6 +262,7 @@ static const struct app_case cases[] = {
     CASE(a_full_pipe_is_waited_for_and_others_are_served, "served:read back:other_thread"),
     CASE(a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel, "back:other_thread"),
     CASE(a_pipe_without_a_reader_is_broken, "back:unknown_flags"),
+    CASE(a_reset_is_returned_by_calls_that_splice, "back:unknown_flags"),
     CASE(calls_that_splice_nothing_lose_nothing, "back:unknown_flags"),
     CASE(pipes_between_two_connections_keep_the_order, "back:unknown_flags"),
 };

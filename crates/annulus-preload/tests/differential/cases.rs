@@ -204,6 +204,7 @@ cases! { PIPES, PIPES_CASES = c("pipes"):
     fn a_full_pipe_is_waited_for_and_others_are_served;
     fn a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel;
     fn a_pipe_without_a_reader_is_broken;
+    fn a_reset_is_returned_by_calls_that_splice;
     fn calls_that_splice_nothing_lose_nothing;
     fn pipes_between_two_connections_keep_the_order;
 }
@@ -268,6 +269,10 @@ cases! { DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES = c("deferred_output"):
     fn deferred_output_is_sent_after_a_close;
     fn deferred_output_is_sent_after_removal_from_its_set;
     fn a_blocking_write_comes_after_deferred_output;
+    fn every_blocking_call_waits_for_deferred_output;
+    fn a_blocking_write_behind_deferred_output_has_one_time_limit;
+    fn a_reset_ends_a_blocking_write_behind_deferred_output;
+    fn a_signal_ends_a_blocking_write_behind_deferred_output_or_does_not;
     fn a_child_writes_behind_deferred_output;
     fn a_process_that_gets_a_connection_writes_behind_deferred_output;
     fn deferred_output_is_sent_when_the_thread_of_its_set_has_ended;

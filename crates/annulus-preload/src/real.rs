@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{msghdr, nfds_t, pid_t, pollfd, size_t, ssize_t};
+use libc::{iovec, msghdr, nfds_t, pid_t, pollfd, size_t, ssize_t};
 
 use crate::signals;
 
@@ -111,4 +111,5 @@ real! {
     raise(signal: c_int) -> c_int;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    vmsplice(fd: c_int, vectors: *const iovec, count: size_t, flags: c_uint) -> ssize_t;
 }

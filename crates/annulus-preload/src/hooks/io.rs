@@ -7,14 +7,13 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::{
-    iovec, mmsghdr, msghdr, off64_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec,
-};
+use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::blocking::{before_blocking, before_read, is_blocking};
+use super::blocking::{before_read, is_blocking};
 use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::waits::{
-    Deadline, flush_before, wait_for_bytes, wait_for_room, waits_for_room, when_there_is_room,
+    Deadline, flush_before, wait_for_bytes, wait_for_pipe, wait_for_room, waits_for_room,
+    when_there_is_room,
 };
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::connection::OUT;
@@ -472,15 +471,8 @@ unsafe fn splice_buffered(from: c_int, to: c_int, bytes: size_t, flags: c_uint) 
         if !waits {
             return Some(into_return(result));
         }
-        before_blocking();
-        let mut room = pollfd {
-            fd: to,
-            events: libc::POLLOUT,
-            revents: 0,
-        };
-        // A cancellation point, as `splice` is.
-        if pass_on!(real::poll(&raw mut room, 1, -1)) < 0 {
-            return Some(-1);
+        if let Err(errno) = pass_on!(wait_for_pipe(to)) {
+            return Some(into_return(Err(errno)));
         }
     }
 }

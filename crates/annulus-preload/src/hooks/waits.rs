@@ -103,6 +103,15 @@ fn send_nothing(send: impl FnOnce(*mut iovec) -> ssize_t) -> Result<(), c_int> {
     }
 }
 
+/// Waits until a pipe has room.
+pub(super) unsafe fn wait_for_pipe(fd: c_int) -> Result<(), c_int> {
+    before_blocking();
+    if ring_policy::may_be_filtered() {
+        return pass_on!(poll(fd, libc::POLLOUT, -1)).map(drop);
+    }
+    send_nothing(|nothing| pass_on!(real::vmsplice(fd, nothing, 1, 0)))
+}
+
 /// Returns whether a call that sends, and found no room, waits for it.
 pub(super) fn waits_for_room(entry: &'static Entry, fd: c_int) -> bool {
     // A handler that has interrupted the library cannot send the deferred output.

@@ -103,24 +103,28 @@ static void more_bytes_than_a_pipe_has_room_for_arrive_in_parts(void) {
 struct mover {
     pthread_t thread;
     int from, to;
+    bool by_sendfile;
     volatile int tid;
+    _Atomic bool ended;
 };
 
 static void *mover_run(void *argument) {
     struct mover *mover = argument;
     mover->tid = (int)syscall(SYS_gettid);
-    ssize_t result = splice(mover->from, NULL, mover->to, NULL, 100, 0);
+    ssize_t result = mover->by_sendfile ? sendfile(mover->to, mover->from, NULL, 100)
+                                        : splice(mover->from, NULL, mover->to, NULL, 100, 0);
     print("the thread moved %s\n", moved(result));
+    mover->ended = true;
     return NULL;
 }
 
-/* Starts a thread that splices into a full pipe, and returns once it sleeps. */
-static void mover_start(struct mover *mover) {
-    MUST(-pthread_create(&mover->thread, NULL, mover_run, mover));
+/* Returns once the thread sleeps in its call, or has ended. */
+static void await_mover(struct mover *mover) {
     char path[64], text[64];
     long number = -1;
-    /* The call in which the thread sleeps: the library polls. */
-    while (number != SYS_splice && number != SYS_poll) {
+    /* The call in which the thread sleeps: the library waits in vmsplice, or polls. */
+    while (number != SYS_splice && number != SYS_sendfile && number != SYS_vmsplice && number != SYS_poll &&
+           !mover->ended) {
         pause_ms(1);
         sprintf(path, "/proc/self/task/%d/syscall", mover->tid);
         int file = (int)syscall(SYS_open, path, O_RDONLY);
@@ -130,6 +134,12 @@ static void mover_start(struct mover *mover) {
             number = text[0] == 'r' ? -1 : atol(text);
         }
     }
+}
+
+/* Starts a thread that splices into a full pipe, and returns once it sleeps. */
+static void mover_start(struct mover *mover) {
+    MUST(-pthread_create(&mover->thread, NULL, mover_run, mover));
+    await_mover(mover);
 }
 
 static void a_full_pipe_is_waited_for_and_others_are_served(void) {
@@ -166,6 +176,36 @@ static void a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel(void) {
     pthread_join(mover.thread, &result);
     print("cancelled: %d\n", result == PTHREAD_CANCELED);
     print_stream(pair.app, 100);
+}
+
+static volatile sig_atomic_t handled;
+static void count_handled(int number) { handled++; }
+
+static void a_wait_for_a_pipe_goes_on_after_a_handler_that_restarts_calls(void) {
+    for (int way = 0; way < 8; way++) {
+        int set = new_set(), two[2];
+        struct pair pair = with_bytes(set, "received");
+        struct sigaction action = {.sa_handler = count_handled, .sa_flags = way & 1 ? SA_RESTART : 0};
+        MUST(sigaction(SIGUSR1, &action, NULL));
+        small_pipe(two, 0);
+        fill_pipe(two[1]);
+        /* The limit is that of a receive, not that of the wait for the pipe. */
+        if (way & 2)
+            MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){20, 0}, sizeof(struct timeval)));
+        struct mover mover = {.from = pair.app, .to = two[1], .by_sendfile = way & 4};
+        mover_start(&mover);
+        handled = 0;
+        MUST(-pthread_kill(mover.thread, SIGUSR1));
+        while (!handled)
+            pause_ms(1);
+        await_mover(&mover);
+        empty_pipe(two[0]);
+        pthread_join(mover.thread, NULL);
+        print("handled: %d\n", handled);
+        MUST(fcntl(two[0], F_SETFL, O_NONBLOCK));
+        print_read(two[0], 100);
+        MUST(close(pair.app) | close(two[0]) | close(two[1]) | close(set));
+    }
 }
 
 static volatile sig_atomic_t broken_pipes;
@@ -261,6 +301,7 @@ static const struct app_case cases[] = {
     CASE(more_bytes_than_a_pipe_has_room_for_arrive_in_parts, "back:unknown_flags"),
     CASE(a_full_pipe_is_waited_for_and_others_are_served, "served:read back:other_thread"),
     CASE(a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel, "back:other_thread"),
+    CASE(a_wait_for_a_pipe_goes_on_after_a_handler_that_restarts_calls, "back:other_thread"),
     CASE(a_pipe_without_a_reader_is_broken, "back:unknown_flags"),
     CASE(a_reset_is_returned_by_calls_that_splice, "back:unknown_flags"),
     CASE(calls_that_splice_nothing_lose_nothing, "back:unknown_flags"),

@@ -203,6 +203,7 @@ cases! { PIPES, PIPES_CASES = c("pipes"):
     fn more_bytes_than_a_pipe_has_room_for_arrive_in_parts;
     fn a_full_pipe_is_waited_for_and_others_are_served;
     fn a_wait_for_a_pipe_is_ended_by_a_signal_or_a_cancel;
+    fn a_wait_for_a_pipe_goes_on_after_a_handler_that_restarts_calls;
     fn a_pipe_without_a_reader_is_broken;
     fn a_reset_is_returned_by_calls_that_splice;
     fn calls_that_splice_nothing_lose_nothing;

@@ -8,6 +8,10 @@ use annulus::runtime;
 
 use crate::ways::{ask_and_wait, each_way, listener};
 
+/// Enters that a test allows beyond those it counts: one that a signal interrupts is repeated, and one may only run task
+/// work.
+const EXTRA_ENTERS: u64 = 2;
+
 #[test]
 fn a_core_enters_once_per_poll_and_wakes_itself_without_a_system_call() {
     const ROUNDS: u32 = 500;
@@ -29,11 +33,14 @@ fn a_core_enters_once_per_poll_and_wakes_itself_without_a_system_call() {
         println!("{before:?}\n{after:?}");
         let polls = after.ring_polls - before.ring_polls;
         let enters = after.enters - before.enters;
-        assert!(enters <= polls, "{enters} enters in {polls} polls");
+        assert!(
+            enters <= polls + EXTRA_ENTERS,
+            "{enters} enters in {polls} polls"
+        );
         assert!(after.waits - before.waits <= enters);
         // A request wakes the core once; the completion of its response may be another wake-up.
         assert!(
-            enters <= 2 * u64::from(ROUNDS) + 2,
+            enters <= 2 * u64::from(ROUNDS) + EXTRA_ENTERS,
             "{enters} enters for {ROUNDS} requests"
         );
         assert_eq!(after.wakeups, before.wakeups);
@@ -80,14 +87,26 @@ fn a_file_of_the_core_is_read_through_its_own_ring_without_another_thread() {
             after.ring_polls - before.ring_polls,
             after.enters - before.enters,
         );
-        assert!(enters <= polls, "{enters} enters in {polls} polls");
+        assert!(
+            enters <= polls + EXTRA_ENTERS,
+            "{enters} enters in {polls} polls"
+        );
         // The enter that submits a read waits for it, and its completion wakes the task in the same round.
-        assert!(enters <= READS + 2, "{enters} enters for {READS} reads");
+        assert!(
+            enters <= READS + EXTRA_ENTERS,
+            "{enters} enters for {READS} reads"
+        );
         let (submitted, completed) = (
             after.submitted - before.submitted,
             after.completed - before.completed,
         );
-        assert!(submitted.abs_diff(READS) <= 2, "{submitted} entries");
-        assert!(completed.abs_diff(READS) <= 2, "{completed} completions");
+        assert!(
+            submitted.abs_diff(READS) <= EXTRA_ENTERS,
+            "{submitted} entries"
+        );
+        assert!(
+            completed.abs_diff(READS) <= EXTRA_ENTERS,
+            "{completed} completions"
+        );
     });
 }

@@ -44,7 +44,7 @@ fn server() -> &'static PathBuf {
         let options = Options::new(site);
         thread::spawn(move || {
             let listener = std::sync::Mutex::new(Some(listener));
-            Runtime::builder().threads(1).run(|_core| {
+            Runtime::builder().cores(1).run(|_core| {
                 let (options, listener) = (options.clone(), listener.lock().unwrap().take());
                 async move {
                     let listener = std::net::TcpListener::from(OwnedFd::from(listener.unwrap()));

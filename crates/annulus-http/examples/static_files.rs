@@ -3,15 +3,12 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use annulus::net::TcpListener;
 use annulus::runtime::Runtime;
 use annulus_http::Options;
 use annulus_http::site::SiteOptions;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -25,23 +22,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     site.listing = true;
     let options = Options::new(site);
 
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     println!("http://{address}/");
     Runtime::builder()
+        .shutdown_on_signals()
         // The time that requests in progress have to finish.
         .grace(Duration::from_secs(5))
-        .run_with(
-            |handle| {
-                thread::spawn(move || {
-                    signals.forever().next();
-                    handle.shutdown();
-                });
-            },
-            // Runs on each core. The kernel spreads connections over the cores' listeners.
-            |_core| {
-                let options = options.clone();
-                async move { annulus_http::serve(TcpListener::bind(address)?, &options).await }
-            },
-        )?;
+        // Runs on each core. The kernel spreads connections over the cores' listeners.
+        .run(|_core| {
+            let options = options.clone();
+            async move { annulus_http::serve(TcpListener::bind(address)?, &options).await }
+        })?;
     Ok(())
 }

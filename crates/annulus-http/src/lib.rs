@@ -16,7 +16,7 @@
 //! site.root = root.into();
 //! let options = Options::new(site);
 //!
-//! Runtime::builder().threads(1).run(|_core| {
+//! Runtime::builder().cores(1).run(|_core| {
 //!     let options = options.clone();
 //!     async move {
 //!         let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -59,7 +59,7 @@ const FILES_PART: usize = 4;
 /// site.root = dir.path().into();
 /// let options = Options::new(site);
 ///
-/// Runtime::builder().threads(1).run(|_core| {
+/// Runtime::builder().cores(1).run(|_core| {
 ///     let options = options.clone();
 ///     async move {
 ///         let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::ops::{Deref, Range};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -103,11 +104,8 @@ impl Transport for TcpStream {
         range: Range<u64>,
         progress: impl FnMut(),
     ) -> io::Result<Option<u64>> {
-        let Some(file) = file.descriptor() else {
-            return Ok(None);
-        };
         let bytes = range.end - range.start;
-        let sent = TcpStream::send_file(self, head, file, range.start, bytes, progress);
+        let sent = TcpStream::send_file(self, head, file.as_fd(), range.start, bytes, progress);
         sent.await.map(Some)
     }
 

@@ -41,7 +41,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus::net::{TcpListener, UnixListener};
-use annulus::runtime::{CoreInfo, Handle, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, CoreInfo, Handle, Runtime, RuntimeBuilder};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::connect_info::{Connected, IntoMakeServiceWithConnectInfo};
@@ -51,7 +51,7 @@ use axum::routing::IntoMakeService;
 use hyper::Request;
 use hyper::body::Incoming;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Listener, Server};
 
@@ -382,17 +382,22 @@ impl<A: App> Serve<A> {
                 }
             }
         };
-        let (send_handle, handle) = oneshot::channel();
+        let (send_handle, mut handle) = mpsc::unbounded_channel();
         let (send_end, mut ended) = oneshot::channel();
         let run = move || {
-            let started = |handle| drop(send_handle.send(Stops(handle)));
-            drop(send_end.send(runtime.run_with(started, main)));
+            let ended = runtime.run(move |core: CoreInfo| {
+                if core.index() == 0 {
+                    let _ = send_handle.send(Stops(runtime::handle()));
+                }
+                main(core)
+            });
+            drop(send_end.send(ended));
         };
         thread::Builder::new()
             .name("annulus-0".to_owned())
             .spawn(run)?;
         let panicked = |_| Err(io::Error::other("a core of the server panicked"));
-        let Ok(stops) = handle.await else {
+        let Some(stops) = handle.recv().await else {
             return ended.await.unwrap_or_else(panicked);
         };
         tokio::select! {

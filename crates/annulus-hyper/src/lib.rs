@@ -19,7 +19,7 @@
 //! }
 //!
 //! # fn main() -> std::io::Result<()> {
-//! Runtime::builder().threads(1).run(|_core| async {
+//! Runtime::builder().cores(1).run(|_core| async {
 //!     // A server, in a task.
 //!     let listener = TcpListener::bind("127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;

@@ -113,7 +113,7 @@ mod sealed {
 /// }
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let listener = TcpListener::bind("127.0.0.1:0")?;
 ///     println!("http://{}/", listener.local_addr()?);
 /// #   annulus::runtime::handle().shutdown(); // The example ends at once.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::IntoFuture;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use annulus::Backend;
@@ -75,6 +75,9 @@ fn router(next: &Arc<Notify>) -> Router {
 
 /// Runs `test` for each backend in a Tokio runtime.
 fn each_way<F: Future<Output = ()>>(test: impl Fn(Backend) -> F) {
+    /// SIGTERM is for all servers of the process, so the tests run one at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for backend in [Backend::Uring, Backend::Fallback] {
         match annulus::runtime::Runtime::builder()
             .backend(backend)
@@ -96,7 +99,7 @@ type Ended = tokio::task::JoinHandle<std::io::Result<()>>;
 async fn start(server: Serve<Router>, backend: Backend) -> (SocketAddr, Ended) {
     let (tell, address) = oneshot::channel();
     let server = server
-        .runtime(|runtime| runtime.backend(backend).threads(2))
+        .runtime(|runtime| runtime.backend(backend).cores(2))
         .on_listening(move |address| tell.send(address).unwrap());
     let ended = tokio::spawn(server.into_future());
     (address.await.unwrap(), ended)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use annulus::{Engine, EngineBackend, OpenOptions};
+use annulus::{BackendInUse, Engine, OpenOptions};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
 impl Calls {
     pub(crate) fn of(engine: &Engine) -> Calls {
         match engine.backend() {
-            EngineBackend::Uring { .. } | EngineBackend::Blocking { .. } => Calls::System,
+            BackendInUse::Uring { .. } | BackendInUse::Fallback { .. } => Calls::System,
             // A simulated kernel, which is a variant only with the feature `test-util`.
             _ => Calls::Simulated(engine.clone()),
         }
@@ -64,7 +64,7 @@ impl Calls {
 
     /// Returns calls that a ring makes, if the engine has one.
     pub(crate) fn of_ring(engine: &Engine) -> Option<Calls> {
-        let has_ring = matches!(engine.backend(), EngineBackend::Uring { .. });
+        let has_ring = matches!(engine.backend(), BackendInUse::Uring { .. });
         has_ring.then(|| Calls::Ring(engine.clone()))
     }
 
@@ -238,7 +238,7 @@ impl NewFile {
     /// Returns the file for operations of an engine.
     pub(crate) fn into_file(self, engine: &Engine) -> io::Result<annulus::File> {
         match self {
-            NewFile::System(file) => engine.file(file),
+            NewFile::System(file) => annulus::File::from_std(file, engine),
             NewFile::Engine(file) => Ok(file),
         }
     }

@@ -217,8 +217,8 @@ impl<'a> Way<'a> {
         };
         let at = path.to_owned();
         let opened = blocking::run(system, move || Ok(std::fs::File::open(at))).await;
-        self.engine
-            .file(opened.unwrap_or_else(|_| Err(shuts_down()))?)
+        let opened = opened.unwrap_or_else(|_| Err(shuts_down()))?;
+        annulus::File::from_std(opened, self.engine)
     }
 
     /// Returns the metadata of the file at a path.

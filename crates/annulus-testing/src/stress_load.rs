@@ -287,7 +287,7 @@ impl Region {
         }
         let mut slice = vec![0; count * CELL_BYTES];
         let ended = self
-            .maybe(file.read_into(at, &mut slice).timeout(timeout))
+            .maybe(file.read_into(&mut slice, at).timeout(timeout))
             .await;
         match ended {
             Ended::Completed(Ok(bytes)) => {

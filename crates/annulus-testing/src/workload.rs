@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
+use annulus::{Backend, BackendInUse, Engine, OpenOptions, SetupError};
 
 /// The results of the operations, one line per step.
 const RESULTS: [&str; 9] = [
@@ -37,7 +37,7 @@ async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
     let (bytes, page) = file.read_at(vec![0; 4096], 0).await?;
     results.push(format!("read {bytes} of {}", page[0]));
     let mut page = [0; 4096];
-    let bytes = file.read_into(4096, &mut page).await?;
+    let bytes = file.read_into(&mut page, 4096).await?;
     results.push(format!("cached {bytes} of {}", page[0]));
     let many = file
         .read_many_at((0..3).map(|page| (vec![0; 4096], page * 4096)))
@@ -74,7 +74,7 @@ async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
 pub fn fallen_back() -> (Engine, String) {
     let engine = Engine::new().unwrap();
     match engine.backend() {
-        EngineBackend::Blocking {
+        BackendInUse::Fallback {
             reason: Some(reason),
             ..
         } => {

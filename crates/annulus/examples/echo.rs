@@ -1,5 +1,5 @@
 //! A TCP echo server with a ring per core. Ctrl-C and SIGTERM end it gracefully:
-//! `cargo run --release -p annulus --features net --example echo -- 127.0.0.1:7000`
+//! `cargo run --release -p annulus --features signal --example echo -- 127.0.0.1:7000`
 
 use std::error::Error;
 use std::io;
@@ -9,26 +9,16 @@ use std::time::Duration;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime};
 use futures_lite::future::or;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).ok_or("usage: echo ADDRESS:PORT")?;
     let address: SocketAddr = address.parse()?;
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     println!("echo at {address}");
     Runtime::builder()
+        .shutdown_on_signals()
         .grace(Duration::from_secs(5)) // for sends in progress
-        .run_with(
-            |handle| {
-                std::thread::spawn(move || {
-                    signals.forever().next();
-                    handle.shutdown();
-                });
-            },
-            // Runs on each core. The kernel spreads connections over the cores' listeners.
-            |_core| serve(address),
-        )?;
+        // Runs on each core. The kernel spreads connections over the cores' listeners.
+        .run(|_core| serve(address))?;
     Ok(())
 }
 

@@ -2,16 +2,14 @@
 
 // One long file, because it has all methods of `Engine`, with their documentation.
 
-mod backend;
 mod builder;
 mod current_thread;
 mod polling;
 
-pub use backend::{EngineBackend, ThreadRingRefusal};
 pub use builder::EngineBuilder;
 pub use current_thread::CurrentThreadDriver;
-pub use polling::PollingInUse;
 
+pub use crate::backend::{PollingInUse, UringInUse};
 pub use crate::sys::ring::SetupMode;
 pub use crate::sys::sq_poll::SqPoll;
 
@@ -25,6 +23,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::backend::BackendInUse;
 use crate::buf::{Arena, BufferLayout, IoBuf, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
@@ -75,7 +74,7 @@ use crate::sys::call;
 #[derive(Clone, Debug)]
 pub struct Engine {
     submitter: Arc<Submitter>,
-    backend: Arc<EngineBackend>,
+    backend: Arc<BackendInUse>,
     /// True if the drivers are cores of a runtime, which ends them.
     is_of_runtime: bool,
 }
@@ -84,10 +83,10 @@ pub struct Engine {
 #[cfg(feature = "net")]
 impl Engine {
     /// Creates the engine of a runtime.
-    pub(crate) fn of_runtime(submitter: &Arc<Submitter>, backend: EngineBackend) -> Engine {
+    pub(crate) fn of_runtime(submitter: &Arc<Submitter>, backend: Arc<BackendInUse>) -> Engine {
         Engine {
             submitter: Arc::clone(submitter),
-            backend: Arc::new(backend),
+            backend,
             is_of_runtime: true,
         }
     }
@@ -114,7 +113,7 @@ impl Engine {
     }
 
     /// Returns the backend in use. Its `Display` gives the reason, and what to change.
-    pub fn backend(&self) -> &EngineBackend {
+    pub fn backend(&self) -> &BackendInUse {
         &self.backend
     }
 
@@ -241,16 +240,6 @@ impl Engine {
     /// [`open`](Engine::open).
     pub fn open_with(&self, options: &OpenOptions, path: impl OpPath) -> Opening<'_> {
         options.open(&self.submitter, path.path_in())
-    }
-
-    /// Wraps a file that std opened.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `fcntl(2)` or `statx(2)` when the flags or the direct I/O alignment cannot be read.
-    /// Fails with `Unsupported` on a simulated kernel, which cannot use descriptors of the process.
-    pub fn file(&self, file: std::fs::File) -> io::Result<File> {
-        paths::adopt(&self.submitter, file)
     }
 
     /// Returns the metadata of the file at `path`. Follows symbolic links.
@@ -386,7 +375,7 @@ impl Engine {
     /// Returns the value of the extended attribute `name`, for example `user.comment`, of the file at `path`. Follows
     /// symbolic links.
     ///
-    /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    /// Uses the ring from Linux 5.19 on; before that, a blocking thread. A path in a [`Dir`] needs `/proc`.
     ///
     /// # Errors
     ///
@@ -394,16 +383,16 @@ impl Engine {
     /// file system does not support it).
     pub fn get_xattr(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
         name: impl AsRef<OsStr>,
     ) -> Operation<'_, GetXattr, io::Result<Vec<u8>>> {
-        paths::get_xattr(&self.submitter, path.as_ref(), name.as_ref())
+        paths::get_xattr(&self.submitter, path.path_in(), name.as_ref())
     }
 
     /// Sets the extended attribute `name` of the file at `path` to `value`, which has at most 64 KiB. Follows symbolic
     /// links.
     ///
-    /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    /// Uses the ring from Linux 5.19 on; before that, a blocking thread. A path in a [`Dir`] needs `/proc`.
     ///
     /// # Errors
     ///
@@ -411,38 +400,38 @@ impl Engine {
     /// `EOPNOTSUPP` if the file system does not support it).
     pub fn set_xattr(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
         name: impl AsRef<OsStr>,
         value: impl Into<Vec<u8>>,
     ) -> Operation<'_, SetXattr, io::Result<()>> {
-        paths::set_xattr(&self.submitter, path.as_ref(), name.as_ref(), value.into())
+        paths::set_xattr(&self.submitter, path.path_in(), name.as_ref(), value.into())
     }
 
     /// Returns the names of the extended attributes of the file at `path`. Follows symbolic links. Runs on a blocking
-    /// thread, because io_uring has no opcode for it.
+    /// thread, because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
     ///
     /// # Errors
     ///
     /// Fails with any error of `listxattr(2)`, unchanged.
     pub fn list_xattrs(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
     ) -> Operation<'_, ListXattrs, io::Result<Vec<OsString>>> {
-        paths::list_xattrs(&self.submitter, path.as_ref())
+        paths::list_xattrs(&self.submitter, path.path_in())
     }
 
     /// Removes the extended attribute `name` of the file at `path`. Follows symbolic links. Runs on a blocking thread,
-    /// because io_uring has no opcode for it.
+    /// because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
     ///
     /// # Errors
     ///
     /// Fails with any error of `removexattr(2)`, unchanged (`ENODATA` if the file does not have it).
     pub fn remove_xattr(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
         name: impl AsRef<OsStr>,
     ) -> Operation<'_, RemoveXattr, io::Result<()>> {
-        paths::remove_xattr(&self.submitter, path.as_ref(), name.as_ref())
+        paths::remove_xattr(&self.submitter, path.path_in(), name.as_ref())
     }
 
     /// Removes a name of a file.
@@ -580,16 +569,16 @@ impl Engine {
     }
 
     /// Returns the absolute path of an existing file, without symbolic links, `.` and `..`: `realpath(3)`. Runs on a
-    /// blocking thread, because io_uring has no opcode for it.
+    /// blocking thread, because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
     ///
     /// # Errors
     ///
     /// Fails with any error of `realpath(3)`, unchanged (`ENOENT`, `ELOOP`, `ENOTDIR`).
     pub fn canonicalize(
         &self,
-        path: impl AsRef<Path>,
+        path: impl OpPath,
     ) -> Operation<'_, Canonicalize, io::Result<PathBuf>> {
-        paths::canonicalize(&self.submitter, path.as_ref())
+        paths::canonicalize(&self.submitter, path.path_in())
     }
 
     /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns
@@ -657,5 +646,26 @@ impl Engine {
         if !self.is_of_runtime {
             self.submitter.drain();
         }
+    }
+}
+
+impl File {
+    /// Wraps a file that std opened, for operations of `engine`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let engine = annulus::Engine::new()?;
+    /// # let mut temporary = tempfile::tempfile()?; std::io::Write::write_all(&mut temporary, b"text")?;
+    /// let file = annulus::File::from_std(temporary, &engine)?;
+    /// assert_eq!(file.read_exact_at(vec![0; 4], 0).await?, b"text");
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Fails with any error of `fcntl(2)` or `statx(2)` when the flags or the direct I/O alignment cannot be read.
+    /// Fails with `Unsupported` on a simulated kernel, which cannot use descriptors of the process.
+    pub fn from_std(file: std::fs::File, engine: &Engine) -> io::Result<File> {
+        paths::adopt(&engine.submitter, file)
     }
 }

@@ -128,19 +128,11 @@ pub mod time;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
-/// The interface between an executor and the rings on its threads, for integrations with executors only.
-#[doc(hidden)]
-pub mod thread {
-    pub use crate::driver::thread_rings::{
-        Batches, Presence, RingExecutor, ThreadRing, set_ring_executor,
-    };
-}
-
 // The root has fourteen items; everything else is in a module (`tests/root.rs`).
-pub use backend::Backend;
+pub use backend::{Backend, BackendInUse};
 pub use buf::{IoBuf, IoBufMut};
 pub use driver::Operation;
-pub use engine::{Engine, EngineBackend, EngineBuilder};
+pub use engine::{Engine, EngineBuilder};
 pub use error::{BufError, BufResult, SetupError, WholeResult};
 pub use fs::{File, OpenOptions};
 pub use sys::engine_error::EngineError;

@@ -56,10 +56,10 @@ impl RingOptions {
         }
     }
 
-    /// Checks that no number is 0.
-    pub(crate) fn check(&self) -> Result<(), SetupError> {
+    /// Checks that no number is 0. `threads` is the name of the method that sets the number of threads.
+    pub(crate) fn check(&self, threads: &str) -> Result<(), SetupError> {
         let numbers = [
-            ("threads", self.threads),
+            (threads, self.threads),
             ("blocking_threads", self.blocking_threads),
             ("max_in_flight", self.limits.in_flight as usize),
             ("ring_entries", self.sq_entries as usize),

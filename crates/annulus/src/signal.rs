@@ -5,7 +5,7 @@
 //! use annulus::signal::{self, Signal};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! Runtime::builder().threads(1).run(|_core| async {
+//! Runtime::builder().cores(1).run(|_core| async {
 //!     let mut terminate = Signal::new(signal::SIGTERM)?;
 //!     # signal_hook::low_level::raise(signal::SIGTERM)?;
 //!     terminate.recv().await

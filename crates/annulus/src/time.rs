@@ -8,7 +8,7 @@
 //! use annulus::time;
 //!
 //! # fn main() -> io::Result<()> {
-//! Runtime::builder().threads(1).run(|_core| async {
+//! Runtime::builder().cores(1).run(|_core| async {
 //!     time::sleep(Duration::from_millis(5)).await;
 //!
 //!     let slow = time::sleep(Duration::from_secs(60));

@@ -60,7 +60,7 @@ mod io_probe;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::io::Interest;
@@ -77,14 +77,8 @@ use crate::sys::forked;
 ///
 /// # Errors
 ///
-/// Fails with `AlreadyExists` if another executor drives the rings of this process, and with `Unsupported` if the
-/// runtime was built without I/O, or in a forked child if the runtime is its parent's.
+/// Fails with `Unsupported` if the runtime was built without I/O, or in a forked child if the runtime is its parent's.
 pub fn adopt(runtime: &Handle) -> io::Result<()> {
-    static NAMED: OnceLock<bool> = OnceLock::new();
-    if !NAMED.get_or_init(|| thread_rings::set_ring_executor(&Tokio)) {
-        let what = "cannot add rings to this runtime: another executor already drives the rings of this process";
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-    }
     if io_probe::has_io(runtime) == Some(false) {
         let what = "cannot add rings to this runtime: it was built without I/O; call `enable_io` on its builder";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -101,9 +95,9 @@ pub fn use_drivers(runtime: &Handle) {
     add(runtime.id(), Mode::Drivers(DECLARED));
 }
 
-/// Makes Tokio the executor whose threads get rings, unless the program names another one.
-pub(crate) fn make_default() {
-    thread_rings::set_default_executor(&Tokio);
+/// Makes Tokio the executor whose threads get rings.
+pub(crate) fn register() {
+    thread_rings::set_ring_executor(&Tokio);
 }
 
 /// The way in which the operations of a runtime's threads are submitted.

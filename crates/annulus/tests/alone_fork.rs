@@ -387,7 +387,7 @@ fn a_forked_child_that_returns_to_one_of_several_cores_ends() {
         || {
             on_each_core(|builder| {
                 for forks_on in 0..2 {
-                    let ended = builder.clone().threads(2).run(|core| async move {
+                    let ended = builder.clone().cores(2).run(|core| async move {
                         if core.index() != forks_on {
                             return Ok(());
                         }

@@ -49,7 +49,7 @@ async fn everything_beyond_is_refused(file: &File) {
     assert_too_big(file.write_vectored_at(several, LIMIT).await, "vectored");
     assert_too_big(file.write_all_at(vec![1; 200], LIMIT - 100).await, "all");
     assert_too_big(file.set_len(LIMIT + 1).await, "truncate");
-    match file.allocate(AllocateMode::Extend, LIMIT, 4096).await {
+    match file.allocate(LIMIT, 4096, AllocateMode::Extend).await {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
         result => assert_too_big(result, "allocate"),
     }

@@ -68,7 +68,7 @@ async fn traffic(engine: &Engine) {
     file.write_all_at(vec![1; 1 << 20], 0).await.unwrap();
     file.sync_all().await.unwrap();
     let file = engine.open(&path).await.unwrap();
-    file.advise(annulus::fs::Advice::DontNeed, 0, 0)
+    file.advise(0, 0, annulus::fs::Advice::DontNeed)
         .await
         .unwrap();
     for _ in 0..4 {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use annulus::buf::{Arena, BufferLayout};
-use annulus::{Backend, Engine, EngineBackend, OpenOptions, SetupError};
+use annulus::{Backend, BackendInUse, Engine, OpenOptions, SetupError};
 use annulus_testing::child_process::{become_own_user, in_child};
 use annulus_testing::{skip, workload};
 
@@ -36,8 +36,8 @@ fn without_locked_memory_everything_works_and_a_refusal_has_a_hint() {
             println!("{}", engine.backend());
             workload::assert_all_works(&engine, dir.path());
             match engine.backend() {
-                EngineBackend::Uring { .. } => println!("this kernel does not charge rings"),
-                EngineBackend::Blocking {
+                BackendInUse::Uring { .. } => println!("this kernel does not charge rings"),
+                BackendInUse::Fallback {
                     reason: Some(reason),
                     ..
                 } => {

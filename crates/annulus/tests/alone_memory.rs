@@ -86,7 +86,7 @@ fn reads_that_need_more_memory_than_there_is_return_their_buffers() {
             assert_eq!(buf.unwrap(), [first; 100]);
         }
 
-        let error = file.read_into(1, &mut memory).await.unwrap_err();
+        let error = file.read_into(&mut memory, 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         read_nothing(&file).await;
 

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use annulus::Backend;
+use annulus::BackendInUse;
 use annulus::OpenOptions;
 use annulus::fs::CachedReads;
 use annulus::net::TcpListener;
-use annulus::runtime::{self, CoreBackend, CoreInfo, Handle, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, CoreInfo, Handle, Runtime, RuntimeBuilder};
 use annulus_testing::child_process::{become_own_user, in_child};
 use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -25,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(40);
 
 fn each_way(test: impl Fn(RuntimeBuilder)) {
     for backend in [Backend::Uring, Backend::Fallback] {
-        let builder = Runtime::builder().backend(backend).threads(2);
+        let builder = Runtime::builder().backend(backend).cores(2);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
             Err(error) => skip(format_args!("{backend:?}: {error}")),
@@ -40,10 +41,12 @@ fn serving<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle, SocketAddr) -> 
     let first = Arc::new(Mutex::new(Some(first)));
     let (sender, receiver) = mpsc::channel();
     let server = thread::spawn(move || {
-        builder.run_with(
-            move |handle| sender.send(handle).unwrap(),
-            move |core| serve(core, Arc::clone(&first)),
-        )
+        builder.run(move |core| {
+            if core.index() == 0 {
+                sender.send(runtime::handle()).unwrap();
+            }
+            serve(core, Arc::clone(&first))
+        })
     });
     let handle = receiver.recv().unwrap();
     let value = act(&handle, address);
@@ -256,11 +259,14 @@ fn refuse(call: libc::c_long, errno: i32) {
 /// The runtime works without a ring, and its cores report the reason.
 #[track_caller]
 fn assert_fallen_back(says: &str) {
-    let builder = Runtime::builder().backend(Backend::Auto).threads(2);
+    let builder = Runtime::builder().backend(Backend::Auto).cores(2);
     let reasons: Arc<Mutex<Vec<String>>> = Arc::default();
     let receiver = Arc::clone(&reasons);
     let run = builder.clone().run(move |core| {
-        let CoreBackend::Epoll { reason: Some(_) } = core.backend() else {
+        let BackendInUse::Fallback {
+            reason: Some(_), ..
+        } = core.backend()
+        else {
             panic!("it was to be refused: {}", core.backend());
         };
         receiver.lock().unwrap().push(core.backend().to_string());
@@ -316,7 +322,7 @@ fn a_runtime_without_locked_memory_serves() {
         let set = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
         assert_eq!(set, 0);
         become_own_user();
-        let builder = Runtime::builder().threads(2);
+        let builder = Runtime::builder().cores(2);
         let run = builder.clone().run(|core| {
             println!("core {}: {}", core.index(), core.backend());
             async { Ok(()) }
@@ -336,7 +342,7 @@ fn a_core_whose_thread_cannot_be_started_is_an_error_with_a_hint() {
             let before = holdings();
             refuse(libc::SYS_clone3, libc::ENOSYS);
             refuse(libc::SYS_clone, libc::EAGAIN);
-            let error = Runtime::builder().threads(3).run(|_| async { Ok(()) });
+            let error = Runtime::builder().cores(3).run(|_| async { Ok(()) });
             let error = error.unwrap_err().to_string();
             assert!(error.contains("RLIMIT_NPROC"), "{error}");
             assert_eq!(holdings(), before);

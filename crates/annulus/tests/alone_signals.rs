@@ -15,7 +15,7 @@ const NEVER: Duration = Duration::from_secs(3_600);
 
 fn each_way(test: impl Fn(RuntimeBuilder)) {
     for backend in [Backend::Uring, Backend::Fallback] {
-        let builder = Runtime::builder().backend(backend).threads(2);
+        let builder = Runtime::builder().backend(backend).cores(2);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
             Err(error) => skip(format_args!("{backend:?}: {error}")),

@@ -282,7 +282,7 @@ impl Subject<'_> {
             Step::SyncRange(range) => {
                 let mode = SyncRangeMode::StartAndWait;
                 self.file
-                    .sync_range(mode, range.offset, range.bytes)
+                    .sync_range(range.offset, range.bytes, mode)
                     .await?;
             }
             Step::SetLen(bytes) => {
@@ -308,7 +308,7 @@ impl Subject<'_> {
         match *step {
             Step::ReadInto(range) => {
                 let mut into = vec![0; range.bytes as usize];
-                let bytes = self.file.read_into(range.offset, &mut into).await?;
+                let bytes = self.file.read_into(&mut into, range.offset).await?;
                 self.compare(range, bytes, &into);
             }
             Step::ReadExact(range) => {
@@ -380,7 +380,7 @@ impl Subject<'_> {
     }
 
     async fn allocate(&mut self, mode: AllocateMode, range: Range) -> io::Result<()> {
-        match self.file.allocate(mode, range.offset, range.bytes).await {
+        match self.file.allocate(range.offset, range.bytes, mode).await {
             Ok(()) => {}
             // Not every file system supports it.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
@@ -544,7 +544,7 @@ fn a_ring_with_cooperative_task_work_agrees_with_the_model() {
 fn two_plain_rings_agree_with_the_model() {
     agrees_with_the_model(
         "two_plain_rings_agree_with_the_model",
-        &uring(SetupMode::Plain).threads(2),
+        &uring(SetupMode::Plain).drivers(2),
     );
 }
 

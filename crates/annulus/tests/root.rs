@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 /// The items of the root.
 const ITEMS: [&str; 14] = [
     "Backend",
+    "BackendInUse",
     "BufError",
     "BufResult",
     "Engine",
-    "EngineBackend",
     "EngineBuilder",
     "EngineError",
     "File",
@@ -27,7 +27,7 @@ const MODULES: [&str; 12] = [
 ];
 
 /// Public modules that the documentation does not show.
-const HIDDEN: [&str; 2] = ["preload", "thread"];
+const HIDDEN: [&str; 1] = ["preload"];
 
 /// Reads the names of the items and modules that `lib.rs` exports.
 fn exports() -> (BTreeSet<String>, BTreeSet<String>) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use annulus::buf::{AlignedBuf, BufferLayout};
 use annulus::tokio::adopt;
-use annulus::{Backend, Engine, EngineBackend, File, OpenOptions};
+use annulus::{Backend, BackendInUse, Engine, File, OpenOptions};
 use annulus_testing::memory_map::{is_mapped, until_unmapped};
 use annulus_testing::skip::skip;
 use tempfile::TempDir;
@@ -45,7 +45,7 @@ impl Fixture {
     }
 
     fn has_rings(&self) -> bool {
-        matches!(self.engine.backend(), EngineBackend::Uring { .. })
+        matches!(self.engine.backend(), BackendInUse::Uring { .. })
     }
 
     fn path(&self) -> PathBuf {

@@ -25,7 +25,7 @@ const NEVER: Duration = Duration::from_secs(3_600);
 /// Runs `test` with a builder for each backend.
 fn each_way(test: impl Fn(RuntimeBuilder)) {
     for backend in [Backend::Uring, Backend::Fallback] {
-        let builder = Runtime::builder().backend(backend).threads(1);
+        let builder = Runtime::builder().backend(backend).cores(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
             Err(error) => skip(format_args!("{backend:?}: {error}")),
@@ -127,7 +127,7 @@ async fn signals() -> io::Result<()> {
 #[test]
 fn tokio_works_in_the_tasks_of_each_core() {
     each_way(|builder| {
-        let ended = builder.threads(2).with_tokio().run(|_core| async {
+        let ended = builder.cores(2).with_tokio().run(|_core| async {
             clocks().await;
             tasks().await?;
             channels().await;
@@ -283,7 +283,7 @@ fn a_timer_of_the_core_that_a_task_of_tokio_sets_is_in_time() {
 /// The core finds the epoll instance of its Tokio runtime, and sleeps in its ring until that has had an event.
 #[test]
 fn a_core_sleeps_in_tokio_only_once_tokio_is_used() {
-    let builder = Runtime::builder().backend(Backend::Uring).threads(1);
+    let builder = Runtime::builder().backend(Backend::Uring).cores(1);
     let ran = builder.with_tokio().block_on(async {
         let waits = || runtime::handle().metrics(0).waits;
         let sleep = || annulus::time::sleep(Duration::from_millis(1));

@@ -27,7 +27,7 @@ fn main() -> Result<(), Error> {
     let file = folder.path().join("users.db");
     match runtime {
         "annulus-tokio" => Runtime::builder()
-            .threads(1)
+            .cores(1)
             .with_tokio()
             .run(move |_core| {
                 let file = file.clone();

@@ -104,7 +104,7 @@ impl Site {
                 };
                 let (tell, address) = oneshot::channel();
                 let mut server = serve("127.0.0.1:0", app)
-                    .runtime(|runtime| runtime.backend(backend).threads(2))
+                    .runtime(|runtime| runtime.backend(backend).cores(2))
                     .with_graceful_shutdown(stopped)
                     .on_listening(move |address| tell.send(address).unwrap());
                 if let Some(tls) = tls {

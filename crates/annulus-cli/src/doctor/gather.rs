@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use annulus::support::{Probe, ProbeKind, Support, Verdict};
-use annulus::{Engine, EngineBackend, SetupError};
+use annulus::{BackendInUse, Engine, SetupError};
 use rustix::process::{Resource, getegid, getgroups, getrlimit, getuid};
 
 use super::facts::{
@@ -144,7 +144,7 @@ fn engine() -> Option<EngineFact> {
     let entries_requested = builder.ring_entries_requested();
     let engine = builder.build().ok()?;
     let entries_got = match engine.backend() {
-        EngineBackend::Uring { sq_entries, .. } => Some(*sq_entries),
+        BackendInUse::Uring(rings) => Some(rings.sq_entries),
         _ => None,
     };
     Some(EngineFact {

@@ -295,7 +295,7 @@ fn not_direct(why: &str, is_tested: bool) -> Direct {
 fn direct_facts(direct: &File) -> (Direct, Option<Result<(), String>>) {
     let file = direct.try_clone().and_then(|copy| {
         let engine = Engine::builder().iopoll(true).build()?;
-        engine.file(copy)
+        annulus::File::from_std(copy, &engine)
     });
     let file = match file {
         Ok(file) => file,

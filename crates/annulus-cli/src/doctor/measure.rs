@@ -211,7 +211,7 @@ fn hops(file: &std::fs::File, bytes: u64) -> Result<Probe, Failure> {
         .blocking_threads(1)
         .build()
         .map_err(|error| Failure::Failed(error.to_string()))?;
-    let file: Arc<File> = Arc::new(engine.file(copy(file)?).map_err(failed)?);
+    let file: Arc<File> = Arc::new(File::from_std(copy(file)?, &engine).map_err(failed)?);
     file.set_cached_reads(CachedReads::Never);
     let mut buf = Some(AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES));
     let mut random = fastrand::Rng::new();

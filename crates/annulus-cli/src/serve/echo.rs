@@ -2,13 +2,14 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use annulus::net::{Incoming, TcpStream, UdpSocket, UnixListener, UnixStream};
 use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
 
 use super::address::{EchoAddr, Options};
-use super::{announce, runtime_of};
+use super::{announce, end_at_signal, runtime_of};
 use crate::args::EchoArgs;
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
@@ -33,11 +34,11 @@ pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
     })?;
     let _watching = watching::serving(&args.watch)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
-    let mut end = None;
-    let started = |handle: runtime::Handle| {
-        end = Some(signals::on_first(move || handle.shutdown()));
-    };
-    let outcome = builder(args).run_with(started, |core| serve(core, &address));
+    let end = OnceLock::new();
+    let outcome = builder(args).run(|core| {
+        end_at_signal(&core, &end);
+        serve(core, &address)
+    });
     outcome.map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

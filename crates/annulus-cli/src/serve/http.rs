@@ -4,14 +4,15 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
-use annulus::runtime::{self, CoreInfo};
+use annulus::runtime::CoreInfo;
 use annulus_http::site::SiteOptions;
 use annulus_http::{AccessLog, Limits, LogFormat, Options};
 use http::StatusCode;
 
 use super::listening::{self, ListenAddr};
-use super::{announce, runtime_of};
+use super::{announce, end_at_signal, runtime_of};
 use crate::args::{HttpArgs, LogFormatName};
 use crate::bench::allow_many_open_files;
 use crate::fault::Fault;
@@ -34,14 +35,12 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     signals::on_reopen(move || reopened.iter().for_each(AccessLog::reopen))?;
     let addresses = listening::resolve(&args.addr, passed)?;
     let _watching = watching::serving(&args.watch)?;
-    let mut end = None;
-    let started = |handle: runtime::Handle| {
-        end = Some(signals::on_first(move || handle.shutdown()));
-    };
+    let end = OnceLock::new();
     let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
-    let outcome = runtime
-        .grace(args.grace)
-        .run_with(started, |core| serve(core, &addresses, &options));
+    let outcome = runtime.grace(args.grace).run(|core| {
+        end_at_signal(&core, &end);
+        serve(core, &addresses, &options)
+    });
     // This also writes the lines of aborted connections.
     log.iter().for_each(AccessLog::finish);
     outcome.map_err(|error| Fault::failed(error.to_string()))?;

@@ -12,12 +12,14 @@ pub(crate) use echo::echo;
 pub(crate) use http::http;
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use annulus::Backend;
 use annulus::engine::SqPoll;
-use annulus::runtime::{CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
+use annulus::runtime::{self, CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
 
 use crate::args::{ReceiveArgs, ReceiveModeName, ServeBackend};
+use crate::signals::{self, Hook};
 
 /// Returns the runtime for the options of a server. `buffers` is the default of `--receive-buffers`.
 fn runtime_of(
@@ -32,7 +34,7 @@ fn runtime_of(
         ServeBackend::Uring => Backend::Uring,
         ServeBackend::Fallback => Backend::Fallback,
     };
-    let mut builder = Runtime::builder().backend(backend).threads(threads);
+    let mut builder = Runtime::builder().backend(backend).cores(threads);
     if sqpoll {
         builder = builder.sqpoll(SqPoll::new());
     }
@@ -43,6 +45,14 @@ fn runtime_of(
         ReceiveModeName::Whole => ReceiveMode::Whole,
         ReceiveModeName::Incremental => ReceiveMode::Incremental,
     })
+}
+
+/// Called by each core: the first one shuts the runtime down at the first signal, until `end` is dropped.
+fn end_at_signal(core: &CoreInfo, end: &OnceLock<Hook>) {
+    if core.index() == 0 {
+        let handle = runtime::handle();
+        let _ = end.set(signals::on_first(move || handle.shutdown()));
+    }
 }
 
 /// Prints the backend of the first core on standard error, and `lines` with the addresses on standard output. If

@@ -91,7 +91,7 @@ fn a_signal_ends_a_server_in_order_despite_open_connections() {
             // The only line is the backend with its reason.
             assert_eq!(error.lines().count(), 1, "{error}");
             let name = if backend == "epoll" {
-                "annulus: epoll, as configured"
+                "annulus: epoll and blocking threads, as configured"
             } else {
                 "annulus: "
             };

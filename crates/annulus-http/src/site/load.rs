@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -45,9 +45,8 @@ pub struct OpenFile {
 
 impl OpenFile {
     fn new(std: std::fs::File) -> Result<OpenFile, Errno> {
-        let file = runtime::engine()
-            .file(std)
-            .map_err(|error| errno_of(&error))?;
+        let file = File::from_std(std, &runtime::engine());
+        let file = file.map_err(|error| errno_of(&error))?;
         let length_checked = Cell::new(None);
         Ok(OpenFile {
             file,
@@ -69,22 +68,15 @@ impl OpenFile {
     /// Fails outside a runtime, without `/proc`, and if no descriptor is free. Read the file instead then.
     pub fn descriptor_at(&self, offset: u64) -> io::Result<Descriptor> {
         use io::Seek;
-        let descriptor = self.file.descriptor().ok_or(io::ErrorKind::Unsupported)?;
         // A duplicate would share the position.
-        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", self.as_fd().as_raw_fd());
         let mut again = std::fs::File::open(path)?;
         again.seek(io::SeekFrom::Start(offset))?;
         Descriptor::new(again)
     }
 
-    /// Returns the descriptor for [`annulus::net::TcpStream::send_file`]. If fewer bytes are sent than the head
-    /// announced, the file was truncated.
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.file.descriptor()
-    }
-
     pub(crate) fn state(&self) -> Result<FileState, Errno> {
-        FileState::of(self.file.descriptor().ok_or(Errno::BADF)?)
+        FileState::of(self.as_fd())
     }
 
     /// Checks whether a non-empty range is in the page cache, by its first and last byte. If so, sending it does not
@@ -96,13 +88,10 @@ impl OpenFile {
         {
             return Cached::Yes;
         }
-        let Some(file) = self.file.descriptor() else {
-            return Cached::No;
-        };
         for at in [range.end - 1, range.start] {
             let mut byte = [0];
             let read = preadv2(
-                file,
+                self,
                 &mut [IoSliceMut::new(&mut byte)],
                 at,
                 ReadWriteFlags::NOWAIT,
@@ -122,6 +111,14 @@ impl OpenFile {
         if range.start == 0 {
             self.length_checked.set(Some((range.end, now)));
         }
+    }
+}
+
+/// The descriptor, for [`annulus::net::TcpStream::send_file`]. If fewer bytes are sent than the head announced, the
+/// file was truncated.
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

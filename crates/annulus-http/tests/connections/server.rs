@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use annulus::Backend;
 use annulus::net::TcpListener;
-use annulus::runtime::{Handle, Runtime};
+use annulus::runtime::{self, Handle, Runtime};
 use annulus_http::site::SiteOptions;
 use annulus_http::{Limits, Options};
 use annulus_testing::skip::skip;
@@ -61,24 +61,20 @@ pub(crate) fn for_each_backend(options: &Options, test: impl Fn(&Server)) {
 
 impl Server {
     pub(crate) fn start(backend: Backend, options: Options) -> Server {
-        let (send_handle, handles) = mpsc::channel();
         let (listens, listening) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = Runtime::builder().threads(1).backend(backend).grace(GRACE);
-            runtime.run_with(
-                move |handle| send_handle.send(handle).unwrap(),
-                |_| {
-                    let (options, listens) = (options.clone(), listens.clone());
-                    async move {
-                        let listener = TcpListener::bind("127.0.0.1:0")?;
-                        listens.send(listener.local_addr()?).unwrap();
-                        annulus_http::serve(listener, &options).await
-                    }
-                },
-            )
+            let runtime = Runtime::builder().cores(1).backend(backend).grace(GRACE);
+            runtime.run(|_| {
+                let (options, listens) = (options.clone(), listens.clone());
+                async move {
+                    let listener = TcpListener::bind("127.0.0.1:0")?;
+                    let address = listener.local_addr()?;
+                    listens.send((runtime::handle(), address)).unwrap();
+                    annulus_http::serve(listener, &options).await
+                }
+            })
         });
-        let handle = handles.recv().unwrap();
-        let Ok(address) = listening.recv() else {
+        let Ok((handle, address)) = listening.recv() else {
             panic!("{backend:?}: {:?}", thread.join().unwrap());
         };
         Server {

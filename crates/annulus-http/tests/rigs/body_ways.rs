@@ -151,7 +151,7 @@ fn run(way: Way, content: (Arc<[u8]>, File), cpus: (usize, usize)) -> io::Result
     let server = std::thread::spawn(move || -> io::Result<u64> {
         pin(cpus.0)?;
         Runtime::builder()
-            .threads(1)
+            .cores(1)
             .pin(false)
             .block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0")?;

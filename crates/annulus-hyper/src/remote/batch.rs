@@ -212,7 +212,7 @@ mod tests {
     fn a_core_that_ends_wakes_the_tasks_that_it_has_gathered() {
         let counts = std::array::from_fn::<_, 3, _>(|_| Arc::new(Count::default()));
         let wakers = counts.clone().map(Waker::from);
-        let gathered = Runtime::builder().threads(1).block_on(async move {
+        let gathered = Runtime::builder().cores(1).block_on(async move {
             let batches = Batches::of_this_core()?;
             batches.wake_users(wakers.into_iter());
             // Nothing else runs on the core before it ends.
@@ -227,7 +227,7 @@ mod tests {
     fn a_tokio_runtime_that_has_ended_holds_back_no_task_permanently() {
         let all = std::array::from_fn::<_, 4, _>(|_| Arc::new(Count::default()));
         let tokio = tokio::runtime::Runtime::new().unwrap();
-        let builder = Runtime::builder().threads(1);
+        let builder = Runtime::builder().cores(1);
         let builder = builder.with_tokio_handle(tokio.handle().clone());
         tokio.shutdown_background();
         let run = builder.run(move |_core| {

@@ -76,7 +76,7 @@ fn a_websocket_that_is_flooded_with_pings_lets_other_requests_run() {
         };
         Router::new().route("/", any(upgrade))
     };
-    let one_core = |serve: Serve<Router>| serve.runtime(|runtime| runtime.threads(1));
+    let one_core = |serve: Serve<Router>| serve.runtime(|runtime| runtime.cores(1));
     each_way_with(app, one_core, |site| async {
         LONGEST.store(0, Ordering::Relaxed);
         let flood = flood(&site).await;
@@ -151,7 +151,7 @@ async fn received() -> (HyperStream<UnixStream>, UnixStream) {
 #[test]
 fn a_stream_on_its_core_is_ready_as_often_as_its_budget_allows() {
     for backend in backends() {
-        let builder = Runtime::builder().backend(backend).threads(1);
+        let builder = Runtime::builder().backend(backend).cores(1);
         let counted = builder.block_on(async {
             let (mut stream, _far) = received().await;
             let reads = ready_in_a_row(|context| read_one(&mut stream, context));
@@ -167,7 +167,7 @@ fn a_stream_on_its_core_is_ready_as_often_as_its_budget_allows() {
 #[test]
 fn a_stream_on_another_thread_is_ready_as_often_as_its_budget_allows() {
     for backend in backends() {
-        let builder = Runtime::builder().backend(backend).threads(1);
+        let builder = Runtime::builder().backend(backend).cores(1);
         let counted = builder.block_on(async {
             let (mut stream, far) = received().await;
             let (send, counted) = mpsc::channel();

@@ -51,7 +51,7 @@ impl Site {
         let (stop, stopped) = oneshot::channel::<()>();
         let (tell, address) = oneshot::channel();
         let server = serve("127.0.0.1:0", app)
-            .runtime(|runtime| runtime.backend(backend).threads(2))
+            .runtime(|runtime| runtime.backend(backend).cores(2))
             .deadline(PATIENCE)
             .with_graceful_shutdown(async { drop(stopped.await) })
             .on_listening(move |address| tell.send(address).unwrap());
@@ -415,7 +415,7 @@ fn each_endpoint<E: Endpoint<Kind>, Kind, S: Read + Write>(
             let (tell, listening) = oneshot::channel();
             let app = handlers().into_make_service_with_connect_info::<SocketAddr>();
             let server = serve(endpoint, app)
-                .runtime(|runtime| runtime.backend(backend).threads(2))
+                .runtime(|runtime| runtime.backend(backend).cores(2))
                 .with_graceful_shutdown(async { drop(stopped.await) })
                 .on_listening(|address| tell.send(address).unwrap());
             (server.into_future(), stop, listening, connect)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
-use annulus::runtime::{Handle, Runtime};
+use annulus::runtime::{self, Handle, Runtime};
 use annulus_hyper::{Server, serve};
 use hyper::service::service_fn;
 
@@ -111,24 +111,19 @@ struct Other {
 }
 
 fn other(backend: Backend) -> Option<Other> {
-    let (send_address, addresses) = mpsc::channel();
-    let (send_handle, handles) = mpsc::channel();
-    let builder = Runtime::builder()
-        .backend(backend)
-        .threads(1)
-        .grace(PATIENCE);
+    let (sender, receiver) = mpsc::channel();
+    let builder = Runtime::builder().backend(backend).cores(1).grace(PATIENCE);
     let thread = thread::spawn(move || {
-        let started = move |handle| drop(send_handle.send(handle));
-        builder.run_with(started, move |_core| {
-            let send_address = send_address.clone();
+        builder.run(move |_core| {
+            let sender = sender.clone();
             async move {
                 let listener = TcpListener::bind("127.0.0.1:0")?;
-                let _ = send_address.send(listener.local_addr()?);
+                let _ = sender.send((runtime::handle(), listener.local_addr()?));
                 serve(listener, service_fn(respond)).await
             }
         })
     });
-    let (Ok(handle), Ok(address)) = (handles.recv(), addresses.recv()) else {
+    let Ok((handle, address)) = receiver.recv() else {
         let error = thread.join().unwrap().unwrap_err();
         assert_eq!(backend, Backend::Uring, "{error}");
         println!("skip: {error}");

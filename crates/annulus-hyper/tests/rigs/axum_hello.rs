@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             if options.no_timeout {
                 server = server.with_header_read_timeout(None);
             }
-            let mut builder = Runtime::builder().threads(options.threads).backend(backend);
+            let mut builder = Runtime::builder().cores(options.threads).backend(backend);
             if has_tokio {
                 builder = builder.with_tokio();
             }

@@ -38,7 +38,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("turn(s|ed|ing)? (a|the|its) (ring|driver)s?|turn of (the|a) (core|driver|loop|worker)|executor turns|join_turning", "poll, drive; poll cycle"),
     ("touched_by_a_stranger|is_nobodys|knows_no_more_of", "on_foreign_thread; clear_owner; forget_reported"),
     // Exact names.
-    ("BackendInUse|OwnDriver", "EngineBackend; ThreadlessDriver"),
+    ("EngineBackend|CoreBackend|OwnDriver", "BackendInUse; ThreadlessDriver"),
     ("Receiving1|net::Receiv(e|ing)|ReceiveExact", "RecvState, Recv, RecvStream, RecvExact"),
     ("Alarms?|crate::alarm", "Notifier"),
     ("RunsOn|CallAnswer", "the types of annulus::support"),

@@ -44,6 +44,13 @@ mod submitter;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(
+    not(feature = "tokio"),
+    expect(
+        dead_code,
+        reason = "only Tokio's threads have rings that an executor polls"
+    )
+)]
 pub(crate) mod thread_rings;
 pub(crate) mod threadless;
 mod threadless_state;

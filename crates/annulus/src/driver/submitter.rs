@@ -501,11 +501,6 @@ impl Submitter {
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
-
-    /// Returns the maximum number of blocking threads.
-    pub(crate) fn blocking_threads(&self) -> usize {
-        self.blocking.threads
-    }
 }
 
 impl Drop for Submitter {

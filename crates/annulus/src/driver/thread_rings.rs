@@ -1,9 +1,9 @@
 //! The rings of the calling thread, by engine.
 //!
-//! An executor that can drive rings on its threads is registered once (`set_ring_executor`). From then on the first
-//! operation of an engine on such a thread creates a ring there; later ones find it in a thread-local cell. If a ring
-//! cannot be created, that thread does not try again: its operations go to the engine's drivers. All rings of threads
-//! together hold at most a quarter of the process's descriptors.
+//! An executor that can drive rings on its threads is registered once (`set_ring_executor`); it is Tokio. From then on
+//! the first operation of an engine on such a thread creates a ring there; later ones find it in a thread-local cell.
+//! If a ring cannot be created, the operations of that thread go to the engine's drivers, and it tries again later at
+//! most. All rings of threads together hold at most a quarter of the process's descriptors.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -23,9 +23,8 @@ use crate::error::SetupError;
 use crate::sys::probe;
 use crate::sys::ring::Ring;
 
-/// An executor that drives rings on its own threads. An adapter implements it; a program names
-/// the adapter.
-pub trait RingExecutor: Send + Sync {
+/// An executor that drives rings on its own threads.
+pub(crate) trait RingExecutor: Send + Sync {
     /// Returns whether the calling thread is in the executor. Called for each operation, so it should be fast.
     fn presence(&self) -> Presence;
 
@@ -53,8 +52,7 @@ pub trait RingExecutor: Send + Sync {
 
 /// A thread's part in an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Presence {
+pub(crate) enum Presence {
     /// The thread is not in an executor.
     Absent,
     /// The thread is in an executor that cannot drive rings, for this reason.
@@ -64,32 +62,16 @@ pub enum Presence {
 }
 
 static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
-/// The executor that is used unless another one is registered.
-static DEFAULT_EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
 
-/// Registers the executor that drives rings on its threads, for all engines of the process. Only the first registration
-/// takes effect.
-///
-/// # Errors
-///
-/// Returns `false` if an executor was already registered.
-pub fn set_ring_executor(ring_executor: &'static dyn RingExecutor) -> bool {
-    EXECUTOR.set(ring_executor).is_ok()
-}
-
-/// Registers the executor that is used unless [`set_ring_executor`] names another one.
+/// Registers the executor that drives rings on its threads, for all engines of the process.
 #[cfg(feature = "tokio")]
-pub(crate) fn set_default_executor(ring_executor: &'static dyn RingExecutor) {
-    let _ = DEFAULT_EXECUTOR.set(ring_executor);
-}
-
-fn executor() -> Option<&'static dyn RingExecutor> {
-    EXECUTOR.get().or_else(|| DEFAULT_EXECUTOR.get()).copied()
+pub(crate) fn set_ring_executor(ring_executor: &'static dyn RingExecutor) {
+    let _ = EXECUTOR.set(ring_executor);
 }
 
 /// A ring of one thread, for the executor that drives it. Dropping it cancels the operations in flight as far as
 /// possible, and waits for the others.
-pub struct ThreadRing {
+pub(crate) struct ThreadRing {
     driver: Arc<ThreadlessDriver<Ring>>,
     descriptor: OwnedFd,
     _share: DescriptorShare,
@@ -130,17 +112,17 @@ impl Drop for DescriptorShare {
 
 impl ThreadRing {
     /// Submits waiting operations and handles completions. Never blocks; may be called from any thread.
-    pub fn poll(&self) {
+    pub(crate) fn poll(&self) {
         self.driver.poll();
     }
 
     /// Returns the batches of the ring.
-    pub fn batches(&self) -> Batches {
+    pub(crate) fn batches(&self) -> Batches {
         Batches(Arc::clone(&self.driver))
     }
 
     /// Ready when the ring has ended (because its engine has, for example) and should be dropped.
-    pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
         self.driver.set_end_waker(context.waker());
         if self.driver.is_over() {
             Poll::Ready(())
@@ -214,16 +196,16 @@ struct OwnRing {
 /// begin of each, lets the tasks that are ready run, and ends it.
 ///
 /// It may be dropped at any time. The executor must then have ended, or end the ring.
-pub struct Batches(Arc<ThreadlessDriver<Ring>>);
+pub(crate) struct Batches(Arc<ThreadlessDriver<Ring>>);
 
 impl Batches {
     /// Waits for the begin of a batch. Returns `false` when the ring has ended.
-    pub async fn begin(&self) -> bool {
+    pub(crate) async fn begin(&self) -> bool {
         poll_fn(|context| self.0.poll_batch(context)).await
     }
 
     /// Ends the batch: submits the operations that are queued. Never blocks; may be called from any thread.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.flush();
     }
 }
@@ -276,7 +258,7 @@ pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
     {
         return Some(handle);
     }
-    look(submitter, executor()?)
+    look(submitter, *EXECUTOR.get()?)
 }
 
 fn look<'a>(
@@ -286,8 +268,7 @@ fn look<'a>(
     if !submitter.makes_rings() {
         return None;
     }
-    // The executor is foreign code. If it panics, the operation goes to the engine's drivers.
-    let executor = match contained(|| ring_executor.presence())? {
+    let executor = match ring_executor.presence() {
         Presence::Absent => return None,
         Presence::Unusable(reason) => {
             submitter.no_thread_ring(reason);
@@ -331,7 +312,7 @@ fn find(
     // With nothing borrowed, as above.
     drop(entries);
     ring_watch::note_submission();
-    if contained(|| ring_executor.runs_batches()) == Some(true) {
+    if ring_executor.runs_batches() {
         driver.begin_batch();
     }
     Some(Some(index))

@@ -6,9 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Engine;
-use super::backend::{EngineBackend, ThreadRingRefusal};
-use super::polling::PollingInUse;
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendInUse, PollingInUse, UringInUse};
 use crate::driver::lazy_driver::{LazyDriver, THREAD_NAME};
 #[cfg(feature = "test-util")]
 use crate::driver::simulated;
@@ -48,7 +46,6 @@ use crate::sys::sq_poll::SqPoll;
 pub struct EngineBuilder {
     options: RingOptions,
     chunk: Option<u32>,
-    driver_busy_poll_ns: u64,
     busy_poll_ns: u64,
     thread_rings: bool,
     pub(super) iopoll: bool,
@@ -67,7 +64,6 @@ impl Default for EngineBuilder {
         EngineBuilder {
             options: RingOptions::new(1, SQ_ENTRIES, IN_FLIGHT, SetupMode::Cooperative),
             chunk: None,
-            driver_busy_poll_ns: 0,
             busy_poll_ns: 0,
             thread_rings: true,
             iopoll: false,
@@ -80,7 +76,7 @@ ring_option_methods!(EngineBuilder, 256);
 impl EngineBuilder {
     /// Sets the number of driver threads, each with its own ring; 1 by default, which drives a disk to its limit. More
     /// threads help when a fast device fills the page cache. io_uring only.
-    pub fn threads(mut self, threads: usize) -> Self {
+    pub fn drivers(mut self, threads: usize) -> Self {
         self.options.threads = threads;
         self
     }
@@ -99,7 +95,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Returns the requested number of submission queue entries. [`EngineBackend::Uring`] has the number for which the
+    /// Returns the requested number of submission queue entries. [`UringInUse`] has the number for which the
     /// kernel had memory.
     pub fn ring_entries_requested(&self) -> u32 {
         self.options.sq_entries
@@ -121,22 +117,12 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets how long a driver thread with operations in flight busy-polls before it sleeps. [`Duration::ZERO`], the
-    /// default, turns it off. A driver busy-polls only while that has paid off recently. io_uring only.
-    ///
-    /// It saves the cost of waking the thread, if a processor is free. Otherwise it takes time from the tasks that wait
-    /// for the results.
-    pub fn driver_busy_poll(mut self, time: Duration) -> Self {
-        self.driver_busy_poll_ns = to_ns(time);
-        self
-    }
-
-    /// Sets how long a thread with its own ring (see [`CurrentThreadDriver`]) busy-polls for a completion before it
-    /// sleeps. [`Duration::ZERO`], the default, turns it off. The thread busy-polls only with operations in flight, and
-    /// only while that has paid off recently. io_uring only.
+    /// Sets how long a driver, which is a thread of the engine or that of a [`CurrentThreadDriver`], busy-polls for a
+    /// completion before it sleeps. [`Duration::ZERO`], the default, turns it off. A driver busy-polls only with
+    /// operations in flight, and only while that has paid off recently. io_uring only.
     ///
     /// Busy-polling saves the cost of putting a processor to sleep and waking it, but occupies the processor. At depth
-    /// 1 it takes up to this time per operation, during which the thread's executor runs nothing else. The cost is in
+    /// 1 it takes up to this time per operation, during which a current-thread driver runs nothing else. The cost is in
     /// docs/reference/benchmarking.md.
     ///
     /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
@@ -145,10 +131,10 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets whether threads of an executor that can drive rings get their own rings; true by default. Such threads are
-    /// those of a Tokio runtime, with the feature `tokio`. Otherwise they submit to the drivers. io_uring only.
-    pub fn thread_rings(mut self, own: bool) -> Self {
-        self.thread_rings = own;
+    /// Sets whether the threads of Tokio runtimes get their own rings, with the feature `tokio`; true by default.
+    /// Otherwise they submit to the drivers. io_uring only.
+    pub fn thread_rings(mut self, enabled: bool) -> Self {
+        self.thread_rings = enabled;
         self
     }
 
@@ -159,7 +145,7 @@ impl EngineBuilder {
     /// Fails with a [`SetupError`], whose message names the remedy: [`SetupError::Config`] if a number is 0. With
     /// [`Backend::Auto`], a missing or refused io_uring is not an error; [`Engine::backend`] returns the reason.
     pub fn build(self) -> Result<Engine, SetupError> {
-        self.options.check()?;
+        self.options.check("drivers")?;
         match self.options.backend {
             Backend::Uring => self.build_uring(),
             Backend::Fallback => Ok(self.build_blocking(None)),
@@ -177,15 +163,16 @@ impl EngineBuilder {
             chunk: self.chunk,
             alone: false,
             batch_delay_ns: BATCH_DELAY_NS,
-            busy_poll_ns: self.driver_busy_poll_ns,
+            busy_poll_ns: self.busy_poll_ns,
             drain_timeout: self.options.drain_timeout,
         }
     }
 
     fn build_blocking(&self, reason: Option<SetupError>) -> Engine {
         let config = self.options.blocking(None);
-        let backend = EngineBackend::Blocking {
-            threads: config.threads,
+        let backend = BackendInUse::Fallback {
+            blocking_threads: config.threads,
+            epoll: false,
             reason,
         };
         Engine::of(Submitter::new(Vec::new(), Opcodes::NONE, config), backend)
@@ -200,9 +187,7 @@ impl EngineBuilder {
                 ..ring
             },
             limits: self.options.limits,
-            // The thread has other work and busy-polls only if the user asks for it.
             tuning: Tuning {
-                busy_poll_ns: self.busy_poll_ns,
                 batch_delay_ns: 0,
                 alone: true,
                 ..self.tuning()
@@ -211,7 +196,7 @@ impl EngineBuilder {
     }
 
     fn build_uring(&self) -> Result<Engine, SetupError> {
-        let mut polling = PollingInUse::requested(&self.options, self.iopoll);
+        let mut polling = PollingInUse::requested(self.options.sqpoll, self.iopoll);
         let refused = match self.build_rings(self.ring_config()) {
             Err(error @ SetupError::Polling { .. }) if self.options.backend == Backend::Auto => {
                 error
@@ -234,14 +219,16 @@ impl EngineBuilder {
                 Err(error) => return Err(error),
             }
         }
-        let backend = EngineBackend::Uring {
+        let rings = UringInUse {
             setup_mode: facts.setup_mode,
             threads: self.options.threads,
             sq_entries: facts.sq_entries,
             polling,
-            thread_ring_refusal: ThreadRingRefusal(Arc::clone(submitter.refusal_cell())),
+            #[cfg(feature = "net")]
+            receive: None,
+            thread_ring_refusal: Arc::clone(submitter.refusal_cell()),
         };
-        Ok(Engine::of(submitter, backend))
+        Ok(Engine::of(submitter, BackendInUse::Uring(rings)))
     }
 
     fn ring_config(&self) -> RingConfig {
@@ -278,14 +265,14 @@ impl EngineBuilder {
             }
         }
         let Some(facts) = made else {
-            return Err(SetupError::Config("threads is 0".to_owned()));
+            return Err(SetupError::Config("drivers is 0".to_owned()));
         };
         let mut submitter = Submitter::new(handles, facts.opcodes, self.options.blocking(None));
         submitter.thread_ring_config = Some(self.thread_ring_config(ring));
         submitter.executors_make_rings = self.thread_rings;
         #[cfg(feature = "tokio")]
         if self.thread_rings {
-            crate::tokio::make_default();
+            crate::tokio::register();
         }
         Ok((submitter, facts))
     }
@@ -334,16 +321,16 @@ impl EngineBuilder {
 #[cfg(feature = "test-util")]
 impl Engine {
     fn simulated(submitter: Submitter, world: &World, threads: usize) -> Engine {
-        let backend = EngineBackend::Sim {
+        let backend = BackendInUse::Sim {
             seed: world.config().seed,
-            threads,
+            drivers: threads,
         };
         Engine::of(submitter, backend)
     }
 }
 
 impl Engine {
-    fn of(submitter: Submitter, backend: EngineBackend) -> Engine {
+    fn of(submitter: Submitter, backend: BackendInUse) -> Engine {
         submitter.describe(backend.to_string(), backend.fallback());
         Engine {
             submitter: Arc::new(submitter),

@@ -1,69 +1,6 @@
 //! Polling instead of interrupts: the request, and its result.
 
-use std::fmt;
-
 use super::EngineBuilder;
-use crate::error::SetupError;
-use crate::ring_options::RingOptions;
-use crate::sys::probe;
-use crate::sys::sq_poll::{self, SqPoll};
-
-/// The state of the polling that was requested for an engine. `Display` writes a part of the sentence of
-/// [`EngineBackend`](crate::EngineBackend), and nothing if no polling was requested.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct PollingInUse {
-    /// The thread that polls the submission queues, or the reason why it is not used; `None` if it was not requested.
-    pub sqpoll: Option<Result<SqPoll, SetupError>>,
-    /// The ring that polls devices, or the reason why there is none; `None` if it was not requested.
-    /// [`File::poll_support`](crate::File::poll_support) reports whether a file uses it.
-    pub iopoll: Option<Result<(), SetupError>>,
-    /// Advice against the requested setting. The setting is used all the same.
-    pub advice: Option<String>,
-}
-
-impl PollingInUse {
-    /// Returns the requested polling, as if it were all available.
-    pub(super) fn requested(options: &RingOptions, iopoll: bool) -> PollingInUse {
-        let advice = |_| sq_poll::advice(probe::processors().len());
-        PollingInUse {
-            sqpoll: options.sqpoll.map(Ok),
-            iopoll: iopoll.then_some(Ok(())),
-            advice: options.sqpoll.and_then(advice),
-        }
-    }
-
-    /// Returns why a part of the requested polling is missing.
-    pub(super) fn refusal(&self) -> Option<&SetupError> {
-        let sqpoll = self
-            .sqpoll
-            .as_ref()
-            .and_then(|result| result.as_ref().err());
-        let iopoll = self
-            .iopoll
-            .as_ref()
-            .and_then(|result| result.as_ref().err());
-        sqpoll.or(iopoll)
-    }
-}
-
-impl fmt::Display for PollingInUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.sqpoll {
-            None => {}
-            Some(Ok(poll)) => write!(f, "; {poll}")?,
-            Some(Err(error)) => write!(f, "; without sqpoll: {error}")?,
-        }
-        if let (Some(advice), Some(Ok(_))) = (&self.advice, &self.sqpoll) {
-            write!(f, "; {advice}")?;
-        }
-        match &self.iopoll {
-            None => Ok(()),
-            Some(Ok(())) => f.write_str("; a separate ring polls devices"),
-            Some(Err(error)) => write!(f, "; without iopoll: {error}"),
-        }
-    }
-}
 
 impl EngineBuilder {
     /// Adds a driver whose ring polls devices (IOPOLL). This saves the interrupt of each completion, and occupies a

@@ -44,7 +44,7 @@ pub(crate) use options::path_to_cstring;
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ use crate::op::{
     OpenedFd, ReadAt, ReadVectoredAt, RemoveXattr, SetPermissions, SetTimes, SetXattr, StatAt,
     SyncRange, Target, Truncate, Until, WriteAt, WriteVectoredAt,
 };
-use crate::sys::call::{O_DIRECT, borrow_fd};
+use crate::sys::call::{AT_FDCWD, O_DIRECT, borrow_fd};
 use crate::sys::mount::{self, Identity};
 use crate::sys::poll_queue;
 use crate::sys::sqe::RWF_DSYNC;
@@ -162,13 +162,6 @@ impl File {
         self.fd.cached().set(policy);
     }
 
-    /// Returns the descriptor, for calls outside the engine such as `fstat` and `flock`. Do not change its flags.
-    /// Returns `None` for a file of a simulated kernel, which is why `File` does not implement
-    /// [`AsFd`](std::os::fd::AsFd).
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        (!self.fd.is_simulated()).then(|| borrow_fd(self.fd.raw()))
-    }
-
     /// Returns the descriptor alone.
     pub(crate) fn into_fd(self) -> Fd {
         self.fd
@@ -251,7 +244,7 @@ impl File {
     /// # Errors
     ///
     /// Fails like [`read_at`](File::read_at).
-    pub fn read_into<'a>(&'a self, offset: u64, into: &'a mut [u8]) -> ReadInto<'a> {
+    pub fn read_into<'a>(&'a self, into: &'a mut [u8], offset: u64) -> ReadInto<'a> {
         ReadInto::new(self, offset, into)
     }
 
@@ -516,9 +509,9 @@ impl File {
     /// `InvalidInput` if the range ends beyond `i64::MAX`.
     pub fn sync_range(
         &self,
-        mode: SyncRangeMode,
         offset: u64,
         bytes: u64,
+        mode: SyncRangeMode,
     ) -> Operation<'_, SyncRange, io::Result<()>> {
         match check_range(offset, to_usize(bytes)) {
             Ok(()) => self.op(SyncRange::new(self.fd.clone(), mode, offset, bytes)),
@@ -566,9 +559,9 @@ impl File {
     /// the mode).
     pub fn allocate(
         &self,
-        mode: AllocateMode,
         offset: u64,
         bytes: u64,
+        mode: AllocateMode,
     ) -> Operation<'_, Allocate, io::Result<()>> {
         self.op(Allocate::new(self.fd.clone(), mode, offset, bytes))
     }
@@ -581,9 +574,9 @@ impl File {
     /// Fails with any error of `posix_fadvise(2)`, unchanged (`ESPIPE`).
     pub fn advise(
         &self,
-        advice: Advice,
         offset: u64,
         bytes: u64,
+        advice: Advice,
     ) -> Operation<'_, Advise, io::Result<()>> {
         self.op(Advise::new(self.fd.clone(), offset, bytes, advice))
     }
@@ -735,6 +728,18 @@ impl File {
             }
             Err(_shared) => Ok(Closed::Deferred),
         }
+    }
+}
+
+/// The descriptor, for calls outside the engine such as `fstat` and `flock`. Do not change its flags. For a file of a
+/// simulated kernel, every call on it fails with `EBADF`.
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // On the working directory, which is no descriptor, each call of a descriptor fails.
+        borrow_fd(match self.fd.is_simulated() {
+            true => AT_FDCWD,
+            false => self.fd.raw(),
+        })
     }
 }
 

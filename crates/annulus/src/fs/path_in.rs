@@ -1,7 +1,7 @@
 //! Paths of operations: relative to the working directory, or to an open directory.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{File, path_to_cstring};
 use crate::op::At;
@@ -93,6 +93,20 @@ impl<'a> PathIn<'a> {
             None => At::Path(path),
             Some(dir) => At::In(dir.0.fd.clone(), path),
         })
+    }
+
+    /// Returns the path as the target of an operation whose system call takes no directory: it follows the link of the
+    /// directory in /proc.
+    pub(crate) fn target_in_proc(&self) -> io::Result<At> {
+        match self.target()? {
+            At::In(_, path) if path.is_empty() => Ok(At::Path(path)),
+            At::In(fd, _) if self.path.is_relative() && !fd.is_simulated() => {
+                let dir = PathBuf::from(format!("/proc/self/fd/{}", fd.raw()));
+                // An absolute path; the descriptor is only kept open.
+                Ok(At::In(fd, path_to_cstring(&dir.join(self.path))?))
+            }
+            target => Ok(target),
+        }
     }
 }
 

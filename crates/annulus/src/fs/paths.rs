@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Dir, File, FileTimes, Metadata, OpPath, OpenOptions, PathIn, path_to_cstring};
+use super::{Dir, File, FileTimes, Metadata, OpenOptions, PathIn, path_to_cstring};
 use crate::buf::Region;
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
@@ -103,15 +103,15 @@ where
 /// Returns an operation on a path and a string: the name of an attribute, or the target of a link.
 fn on_path_and<'a, T, R>(
     submitter: &'a Submitter,
-    path: PathIn<'_>,
-    name: &Path,
+    path: io::Result<At>,
+    name: impl AsRef<Path>,
     op: impl FnOnce(At, CString) -> T,
 ) -> Operation<'a, T>
 where
     T: FileOp<Output = io::Result<R>>,
 {
-    let name = path_to_cstring(name);
-    let op = path.target().and_then(|path| Ok(op(path, name?)));
+    let name = path_to_cstring(name.as_ref());
+    let op = path.and_then(|path| Ok(op(path, name?)));
     submit(submitter, op)
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn symlink<'a>(
     target: &Path,
     name: PathIn<'_>,
 ) -> Operation<'a, Symlink> {
-    on_path_and(submitter, name, target, |name, target| {
+    on_path_and(submitter, name.target(), target, |name, target| {
         Symlink::new(target, name)
     })
 }
@@ -193,37 +193,36 @@ pub(crate) fn set_times<'a>(
 
 pub(crate) fn get_xattr<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
     name: &OsStr,
 ) -> Operation<'a, GetXattr> {
-    on_path_and(submitter, path.path_in(), name.as_ref(), |path, name| {
-        GetXattr::new(path, name)
-    })
+    on_path_and(submitter, path.target_in_proc(), name, GetXattr::new)
 }
 
 pub(crate) fn set_xattr<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
     name: &OsStr,
     value: Vec<u8>,
 ) -> Operation<'a, SetXattr> {
-    on_path_and(submitter, path.path_in(), name.as_ref(), |path, name| {
+    on_path_and(submitter, path.target_in_proc(), name, |path, name| {
         SetXattr::new(path, name, value)
     })
 }
 
-pub(crate) fn list_xattrs<'a>(submitter: &'a Submitter, path: &Path) -> Operation<'a, ListXattrs> {
-    on_path(submitter, path.path_in(), ListXattrs::new)
+pub(crate) fn list_xattrs<'a>(
+    submitter: &'a Submitter,
+    path: PathIn<'_>,
+) -> Operation<'a, ListXattrs> {
+    submit(submitter, path.target_in_proc().map(ListXattrs::new))
 }
 
 pub(crate) fn remove_xattr<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
     name: &OsStr,
 ) -> Operation<'a, RemoveXattr> {
-    on_path_and(submitter, path.path_in(), name.as_ref(), |path, name| {
-        RemoveXattr::new(path, name)
-    })
+    on_path_and(submitter, path.target_in_proc(), name, RemoveXattr::new)
 }
 
 pub(crate) fn remove_file<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Operation<'a, Unlink> {
@@ -242,7 +241,7 @@ pub(crate) fn create_dir<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Oper
 
 pub(crate) fn canonicalize<'a>(
     submitter: &'a Submitter,
-    path: &Path,
+    path: PathIn<'_>,
 ) -> Operation<'a, Canonicalize> {
-    submit(submitter, path_to_cstring(path).map(Canonicalize::new))
+    submit(submitter, path.target_in_proc().map(Canonicalize::new))
 }

@@ -29,7 +29,7 @@ use crate::sys::call;
 ///
 /// let file = engine.open(&path).await?;
 /// let mut table = [0; 8];
-/// let bytes = file.read_into(2, &mut table[4..]).timeout(Duration::from_secs(30)).await?;
+/// let bytes = file.read_into(&mut table[4..], 2).timeout(Duration::from_secs(30)).await?;
 /// assert_eq!((bytes, table), (4, *b"\0\0\0\02345"));
 /// # Ok(()) }) }
 /// ```

@@ -64,7 +64,7 @@ mod sealed {
 /// use annulus::runtime::Runtime;
 /// use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 ///
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let (near, far) = UnixStream::pair()?;
 ///     let (mut near, far) = (AsyncStream::new(near), AsyncStream::new(far));
 ///     near.write_all(b"one line\nand another\n").await?;

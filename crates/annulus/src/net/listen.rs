@@ -20,7 +20,7 @@ const BACKLOG: u32 = 65_535;
 /// use annulus::runtime::Runtime;
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let options = ListenOptions::new().backlog(128);
 ///     let listener = TcpListener::bind_with("127.0.0.1:0", &options)?;
 ///     # drop(listener);

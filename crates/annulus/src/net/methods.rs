@@ -171,7 +171,7 @@ macro_rules! stream_methods {
             /// use annulus::runtime::{self, Runtime};
             ///
             /// # fn main() -> std::io::Result<()> {
-            /// Runtime::builder().threads(1).run(|_core| async {
+            /// Runtime::builder().cores(1).run(|_core| async {
             ///     let (near, far) = UnixStream::pair()?;
             ///     let (read, write) = near.into_split();
             ///     let sends = runtime::spawn(async move { write.send_all("question").await.map(drop) });

@@ -25,7 +25,7 @@ use crate::sys::option;
 /// use annulus::runtime::{self, Runtime};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let listener = TcpListener::bind("127.0.0.1:0")?;
 ///     let address = listener.local_addr()?;
 ///     let client = runtime::spawn(async move {
@@ -157,7 +157,7 @@ pub(super) fn first<T>(
 /// use annulus::runtime::{self, Runtime};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     # let listener = TcpListener::bind("127.0.0.1:0")?;
 ///     # let address = listener.local_addr()?;
 ///     # let echo = runtime::spawn(async move {

@@ -28,7 +28,7 @@ use crate::sys::net::{self, Address, Kind};
 /// use annulus::runtime::Runtime;
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let server = UdpSocket::bind("127.0.0.1:0")?;
 ///     let client = UdpSocket::bind("127.0.0.1:0")?;
 ///     client.send_to("ping", server.local_addr()?).await?;

@@ -39,7 +39,7 @@ const KEPT_BYTES: usize = 4 << 10;
 /// use annulus::runtime::Runtime;
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let (near, far) = UnixStream::pair()?;
 ///     let mut writer = near.writer();
 ///     for line in 0..100 {

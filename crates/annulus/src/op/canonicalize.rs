@@ -4,7 +4,6 @@
 //! are those of a `ReadLink` (Lent, Still).
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::io;
 use std::path::PathBuf;
 
@@ -19,8 +18,8 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct Canonicalize(ReadLink);
 
 impl Canonicalize {
-    pub(crate) fn new(path: CString) -> Canonicalize {
-        Canonicalize(ReadLink::new(At::Path(path)))
+    pub(crate) fn new(path: At) -> Canonicalize {
+        Canonicalize(ReadLink::new(path))
     }
 }
 

@@ -62,11 +62,8 @@ where
     handle
 }
 
-/// Returns freed memory to the system (`malloc_trim(3)`). Use it after many clients have disconnected, because
-/// glibc's allocator otherwise returns only the memory above the highest allocation.
-///
-/// It may take some milliseconds, so call it on a [blocking thread](spawn_blocking). It does nothing with another C
-/// library, and does not affect another global allocator.
+/// Returns freed memory to the system (`malloc_trim(3)`), for `annulus-http` only, which has no unsafe code. glibc's
+/// allocator otherwise returns only the memory above the highest allocation. It may take some milliseconds.
 pub fn trim_heap() {
     heap::trim();
 }

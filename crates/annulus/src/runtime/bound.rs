@@ -22,7 +22,7 @@ use super::executor::{self, Inbox, Message};
 /// use annulus::runtime::{CoreBound, Runtime};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// Runtime::builder().threads(1).run(|_core| async {
+/// Runtime::builder().cores(1).run(|_core| async {
 ///     let (near, far) = UnixStream::pair()?;
 ///     let bound = CoreBound::new(Rc::new(near))?;
 ///     bound.get()?.send_all("hello").await?;

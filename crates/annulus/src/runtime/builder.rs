@@ -1,155 +1,29 @@
-//! The options of a runtime, and the report of a core's backend.
+//! The options of a runtime.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::handle::Handle;
 #[cfg(feature = "tokio")]
 use super::tokio_context::TokioChoice;
 use super::{executor, start};
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendInUse};
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::{CoreConfig, GroupChoice};
 use crate::driver::uring::Tuning;
-use crate::engine::{EngineBackend, PollingInUse, ThreadRingRefusal};
 use crate::error::SetupError;
 use crate::ring_options::{RingOptions, ring_option_methods};
-use crate::sys::probe;
 use crate::sys::ring::SetupMode;
-use crate::sys::sq_poll::{self, SqPoll};
-
-/// The backend of a core, and the reason for it. `Display` writes it as a sentence.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum CoreBackend {
-    /// io_uring.
-    Uring {
-        /// The set-up mode that the kernel accepted.
-        setup_mode: SetupMode,
-        /// Entries of the submission queue.
-        sq_entries: u32,
-        /// The number of receive buffers.
-        buffers: u16,
-        /// The size of a receive buffer, bytes.
-        buffer_bytes: u32,
-        /// The way in which the kernel fills receive buffers.
-        receive_mode: ReceiveMode,
-        /// The reason why the mode requested with [`RuntimeBuilder::receive_mode`] is not used.
-        mode_refused: Option<String>,
-        /// The kernel thread that polls the submission queues, or the reason why there is none; `None` if none was
-        /// requested.
-        sqpoll: Option<Result<SqPoll, SetupError>>,
-    },
-    /// epoll for sockets, and blocking threads for files.
-    Epoll {
-        /// The reason why io_uring is not used; `None` if epoll was requested.
-        reason: Option<SetupError>,
-    },
-}
-
-impl CoreBackend {
-    /// Returns the reason why a requested feature is not used.
-    pub(super) fn fallback(&self) -> Option<String> {
-        match self {
-            CoreBackend::Uring {
-                mode_refused,
-                sqpoll,
-                ..
-            } => match sqpoll {
-                Some(Err(error)) => Some(error.to_string()),
-                _ => mode_refused.clone(),
-            },
-            CoreBackend::Epoll { reason } => reason.as_ref().map(ToString::to_string),
-        }
-    }
-}
-
-impl CoreBackend {
-    /// Returns the backend of the files of a runtime, whose drivers are its cores.
-    pub(super) fn of_files(&self, cores: usize, blocking_threads: usize) -> EngineBackend {
-        let text = |error: &SetupError| SetupError::Config(error.to_string());
-        match self {
-            CoreBackend::Uring {
-                setup_mode,
-                sq_entries,
-                sqpoll,
-                ..
-            } => EngineBackend::Uring {
-                setup_mode: *setup_mode,
-                threads: cores,
-                sq_entries: *sq_entries,
-                polling: PollingInUse {
-                    sqpoll: (sqpoll.as_ref()).map(|poll| poll.as_ref().copied().map_err(text)),
-                    ..PollingInUse::default()
-                },
-                thread_ring_refusal: ThreadRingRefusal::none(),
-            },
-            CoreBackend::Epoll { reason } => EngineBackend::Blocking {
-                threads: blocking_threads,
-                reason: reason.as_ref().map(text),
-            },
-        }
-    }
-}
-
-impl fmt::Display for CoreBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CoreBackend::Uring {
-                setup_mode,
-                sq_entries,
-                buffers,
-                buffer_bytes,
-                receive_mode,
-                mode_refused,
-                sqpoll,
-            } => {
-                write!(
-                    f,
-                    "io_uring ({}; {sq_entries} entries, {buffers} receive buffers of {buffer_bytes} bytes a core",
-                    setup_mode.describe()
-                )?;
-                write_mode(f, *receive_mode, mode_refused.as_deref())?;
-                match sqpoll {
-                    None => Ok(()),
-                    Some(Ok(poll)) => {
-                        write!(f, "; {poll}")?;
-                        let advice = sq_poll::advice(probe::processors().len());
-                        advice.map_or(Ok(()), |advice| write!(f, "; {advice}"))
-                    }
-                    Some(Err(error)) => write!(f, "; without sqpoll: {error}"),
-                }
-            }
-            CoreBackend::Epoll { reason: None } => f.write_str("epoll, as configured"),
-            CoreBackend::Epoll {
-                reason: Some(reason),
-            } => write!(f, "epoll and blocking threads: {reason}"),
-        }
-    }
-}
-
-/// Writes how receive buffers are filled, and closes the parenthesis.
-fn write_mode(f: &mut fmt::Formatter<'_>, mode: ReceiveMode, refused: Option<&str>) -> fmt::Result {
-    f.write_str(match mode {
-        ReceiveMode::Whole => "",
-        ReceiveMode::Incremental => ", filled incrementally",
-    })?;
-    match refused {
-        Some(reason) => write!(f, ", one for each receive: {reason})"),
-        None => f.write_str(")"),
-    }
-}
+use crate::sys::sq_poll::SqPoll;
 
 /// The position of a core in its runtime, and its backend.
 #[derive(Clone, Debug)]
 pub struct CoreInfo {
     pub(super) index: usize,
     pub(super) cores: usize,
-    pub(super) backend: Arc<CoreBackend>,
+    pub(super) backend: Arc<BackendInUse>,
 }
 
 impl CoreInfo {
@@ -164,7 +38,7 @@ impl CoreInfo {
     }
 
     /// Returns the core's backend and the reason for it.
-    pub fn backend(&self) -> &CoreBackend {
+    pub fn backend(&self) -> &BackendInUse {
         &self.backend
     }
 }
@@ -214,8 +88,8 @@ ring_option_methods!(RuntimeBuilder, 128);
 
 impl RuntimeBuilder {
     /// Sets the number of cores, each a thread with a ring. By default, one per processor that the process may use.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.options.threads = threads;
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.options.threads = cores;
         self
     }
 
@@ -286,7 +160,7 @@ impl RuntimeBuilder {
     /// use annulus::runtime::Runtime;
     ///
     /// # fn main() -> std::io::Result<()> {
-    /// Runtime::builder().threads(1).with_tokio().run(|_core| async {
+    /// Runtime::builder().cores(1).with_tokio().run(|_core| async {
     ///     tokio::time::sleep(Duration::from_millis(1)).await;
     ///     let sum = tokio::spawn(async { 2 + 3 }).await?;
     ///     assert_eq!(sum, 5);
@@ -371,7 +245,7 @@ impl RuntimeBuilder {
         } else if !(64..=1 << 30).contains(&bytes) {
             format!("the size of receive_buffers must be 64 bytes to 1 GiB, not {bytes} bytes")
         } else {
-            return self.options.check();
+            return self.options.check("cores");
         };
         Err(SetupError::Config(wrong))
     }
@@ -395,26 +269,8 @@ impl RuntimeBuilder {
         M: Fn(CoreInfo) -> F + Send + Sync,
         F: Future<Output = io::Result<()>> + 'static,
     {
-        self.run_with(|_| {}, main)
-    }
-
-    /// Runs `main` on each core like [`run`](RuntimeBuilder::run). Before that, it calls `on_start` with the handle
-    /// by which other threads reach the cores.
-    ///
-    /// # Errors
-    ///
-    /// Fails as [`run`](RuntimeBuilder::run) does.
-    ///
-    /// # Panics
-    ///
-    /// Panics as [`run`](RuntimeBuilder::run) does, and if `on_start` panics.
-    pub fn run_with<M, F>(self, on_start: impl FnOnce(Handle), main: M) -> io::Result<()>
-    where
-        M: Fn(CoreInfo) -> F + Send + Sync,
-        F: Future<Output = io::Result<()>> + 'static,
-    {
         self.check()?;
-        start::run(&self, on_start, &main)
+        start::run(&self, |_| {}, &main)
     }
 
     /// Runs one future on a single core, which uses the calling thread. Returns the future's output.

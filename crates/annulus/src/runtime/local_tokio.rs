@@ -264,7 +264,7 @@ mod tests {
     /// The ring's read of the eventfd may take a notification during a sleep in Tokio, so that Tokio sees none.
     #[test]
     fn a_notification_that_the_ring_takes_ends_the_sleep_in_tokio() {
-        let builder = Runtime::builder().backend(crate::Backend::Uring).threads(1);
+        let builder = Runtime::builder().backend(crate::Backend::Uring).cores(1);
         let ran = builder.block_on(async {
             // The ring's own sleep arms the read.
             crate::time::sleep(Duration::from_millis(1)).await;

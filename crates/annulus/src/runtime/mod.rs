@@ -6,7 +6,7 @@
 //! use annulus::runtime::{self, Runtime};
 //!
 //! fn main() -> std::io::Result<()> {
-//!     Runtime::builder().threads(2).run(|_core| serve())
+//!     Runtime::builder().cores(2).run(|_core| serve())
 //! }
 //!
 //! async fn serve() -> std::io::Result<()> {
@@ -41,13 +41,16 @@ mod task;
 #[cfg(feature = "tokio")]
 mod tokio_context;
 
-pub use blocking::{spawn_blocking, trim_heap};
+pub use blocking::spawn_blocking;
+#[doc(hidden)]
+pub use blocking::trim_heap;
 pub use bound::CoreBound;
-pub use builder::{CoreBackend, CoreInfo, RuntimeBuilder};
+pub use builder::{CoreInfo, RuntimeBuilder};
 pub use handle::Handle;
 pub use started::Runtime;
 pub use task::{JoinError, JoinHandle};
 
+pub use crate::backend::ReceiveInUse;
 pub use crate::buf::ReceiveMode;
 #[doc(hidden)]
 pub use crate::driver::coop_budget::PollBudget;
@@ -85,7 +88,7 @@ pub fn handle() -> Handle {
     let Some(handle) = handle else {
         panic!(
             "runtime::handle needs a runtime core, and this thread is not one; other threads get a handle from \
-             RuntimeBuilder::run_with"
+             a core, or from Runtime::handle"
         );
     };
     handle.clone()
@@ -101,7 +104,7 @@ pub fn handle() -> Handle {
 /// use annulus::runtime::{self, Runtime};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let text = Runtime::builder().threads(1).block_on(async {
+/// let text = Runtime::builder().cores(1).block_on(async {
 ///     let engine = runtime::engine();
 ///     engine.read_to_string("Cargo.toml").await
 /// })??;

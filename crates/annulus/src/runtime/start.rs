@@ -19,12 +19,12 @@ use std::task::Poll;
 use std::task::Waker;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use super::builder::{CoreBackend, CoreInfo, RuntimeBuilder};
+use super::builder::{CoreInfo, RuntimeBuilder};
 use super::executor::{Executor, Inbox};
 use super::handle::Handle;
 use super::surroundings::{self, Surroundings};
 use super::task::{End, JoinHandle, ReportedTask};
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendInUse, PollingInUse, ReceiveInUse, UringInUse};
 use crate::buf::{GroupLayout, ReceiveMode};
 use crate::driver::core::{Core, CoreConfig};
 use crate::driver::thread_rings::Driving;
@@ -232,7 +232,7 @@ where
         let refused = |error| {
             SetupError::Config(format!(
                 "can't start the thread of core {index} of {}: {error}; raise the limits on threads (RLIMIT_NPROC, \
-                 pids.max), or configure fewer threads",
+                 pids.max), or configure fewer cores",
                 self.builder.options.threads
             ))
         };
@@ -290,7 +290,7 @@ struct NewCore {
     index: usize,
     executor: Rc<Executor>,
     seat: Seat,
-    backend: Arc<CoreBackend>,
+    backend: Arc<BackendInUse>,
     pinned: Option<Pinned>,
     /// Restored at the end, because the thread may be the caller's.
     signal_blocked: SignalBlocked,
@@ -319,7 +319,12 @@ impl NewCore {
             Ok(made) => made,
             Err(reason) => {
                 let core = Core::with_readiness(config, inbox.notifier())?;
-                (core, None, CoreBackend::Epoll { reason })
+                let backend = BackendInUse::Fallback {
+                    blocking_threads: builder.options.blocking_threads,
+                    epoll: true,
+                    reason,
+                };
+                (core, None, backend)
             }
         };
         let local = match around {
@@ -340,14 +345,14 @@ impl NewCore {
         options: &RingOptions,
         config: &CoreConfig,
         inbox: &Inbox,
-    ) -> Result<(Rc<Core>, Seat, CoreBackend), SetupError> {
+    ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
         let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.notifier())));
         files_driver.counters.be(SourceKind::CoreFiles);
         let make = |config| Core::with_ring(config, inbox.notifier(), Arc::clone(&files_driver));
-        let mut sqpoll = options.sqpoll.map(Ok);
+        let mut polling = PollingInUse::requested(options.sqpoll, false);
         let core = match make(config.clone()) {
             Err(error @ SetupError::Polling { .. }) if options.backend == Backend::Auto => {
-                sqpoll = Some(Err(error));
+                polling.sqpoll = Some(Err(error));
                 let mut config = config.clone();
                 config.ring.poll = RingPoll::Nothing;
                 make(config)?
@@ -357,15 +362,20 @@ impl NewCore {
         let (setup_mode, sq_entries, opcodes) = core.ring_facts();
         let (group, mode_refused) = core.group_facts();
         let group = group.unwrap_or(GroupLayout::of(ReceiveMode::Whole));
-        let backend = CoreBackend::Uring {
+        let rings = UringInUse {
             setup_mode,
+            threads: options.threads,
             sq_entries,
-            buffers: group.count,
-            buffer_bytes: group.bytes,
-            receive_mode: group.mode,
-            mode_refused,
-            sqpoll,
+            polling,
+            receive: Some(ReceiveInUse {
+                buffers: group.count,
+                buffer_bytes: group.bytes,
+                mode: group.mode,
+                mode_refused,
+            }),
+            thread_ring_refusal: Arc::default(),
         };
+        let backend = BackendInUse::Uring(rings);
         Ok((core, Some((files_driver, opcodes)), backend))
     }
 
@@ -415,10 +425,7 @@ impl NewCore {
         let local = executor.local().map(|local| local.context());
         let _local = local.as_ref().map(|local| local.enter());
         executor.core().set_seat(handle.seat(self.index));
-        let backend = self
-            .backend
-            .of_files(handle.cores(), files.blocking_threads());
-        executor.enter(Engine::of_runtime(files, backend), handle);
+        executor.enter(Engine::of_runtime(files, self.backend), handle);
         let files_driver = self
             .seat
             .and_then(|(files_driver, _)| files.core_handle(&files_driver));

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use super::builder::RuntimeBuilder;
-use super::executor;
 use super::handle::Handle;
+use super::{executor, start};
 
 /// A thread-per-core runtime: threads that each run tasks and a ring.
 ///
@@ -27,7 +27,7 @@ use super::handle::Handle;
 /// assert_eq!(sum, 5);
 ///
 /// // The same future on each of two cores:
-/// Runtime::builder().threads(2).run(|core| async move {
+/// Runtime::builder().cores(2).run(|core| async move {
 ///     println!("core {} of {} runs on {}", core.index(), core.cores(), core.backend());
 ///     Ok(())
 /// })
@@ -42,7 +42,7 @@ use super::handle::Handle;
 /// use annulus::runtime::Runtime;
 ///
 /// # fn main() -> std::io::Result<()> {
-/// let runtime = Runtime::builder().threads(1).start()?;
+/// let runtime = Runtime::builder().cores(1).start()?;
 /// // Sockets stay on their core between the calls, in tasks.
 /// let address = runtime.block_on(|| async {
 ///     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -160,7 +160,7 @@ impl RuntimeBuilder {
                 super::stopping().await;
                 Ok(())
             };
-            self.run_with(started, main)
+            start::run(&self, started, &main)
         };
         let thread = thread::Builder::new()
             .name("annulus-0".to_owned())

@@ -129,7 +129,7 @@ fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
 #[test]
 fn several_arenas_are_created_and_dropped_while_two_drivers_run() {
     for_each_backend_with(
-        |builder| builder.threads(2),
+        |builder| builder.drivers(2),
         async |fixture| {
             let contents = bytes(4, 32 * PAGE);
             let file = fixture.file("f", &contents).await;
@@ -178,7 +178,7 @@ const LARGE: usize = 16 << 20;
 #[test]
 fn idle_rings_give_back_the_memory_of_a_dropped_arena() {
     for_each_backend_with(
-        |builder| builder.threads(2),
+        |builder| builder.drivers(2),
         async |fixture| {
             for used in [false, true] {
                 let arena = arena(&fixture.engine, 16, LARGE / 16);

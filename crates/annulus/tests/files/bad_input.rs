@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use annulus::fs::{CachedReads, Merge};
-use annulus::{BufError, IoBuf, OpenOptions};
+use annulus::{BufError, File, IoBuf, OpenOptions};
 use annulus_testing::skip::{root_or_skip, skip};
 
 use crate::fixtures::{Fixture, bytes, for_each_backend};
@@ -83,7 +83,7 @@ fn a_directory_can_be_opened_but_not_read_or_written() {
         errno_buf(dir.read_exact_at(vec![7; 9], 0).await, libc::EISDIR);
         let bufs = vec![vec![0; 9]; 2];
         errno_buf(dir.read_vectored_at(bufs, 0).await, libc::EISDIR);
-        errno(dir.read_into(0, &mut [0; 9]).await, libc::EISDIR);
+        errno(dir.read_into(&mut [0; 9], 0).await, libc::EISDIR);
         for result in dir.read_many_at((0..5).map(|_| (vec![0; 9], 0))).await {
             errno_buf(result, libc::EISDIR);
         }
@@ -112,7 +112,7 @@ fn offsets_that_no_file_has_are_refused_with_the_buffer() {
             invalid(file.write_all_durable_at("x", offset).await);
             invalid(file.read_vectored_at(vec![vec![0; 9]], offset).await);
             invalid(file.write_vectored_at(vec!["x"], offset).await);
-            let into = file.read_into(offset, &mut [0; 9]).await;
+            let into = file.read_into(&mut [0; 9], offset).await;
             assert_eq!(into.unwrap_err().kind(), ErrorKind::InvalidInput);
         }
         let text = file.read_at(vec![0; 9], u64::MAX).await.unwrap_err();
@@ -169,10 +169,7 @@ fn transfers_on_a_pipe_fail_because_it_has_no_offsets() {
         let mut pipe = std.as_ref().unwrap();
         let files = [
             opened.await.unwrap(),
-            fixture
-                .engine
-                .file(std.as_ref().unwrap().try_clone().unwrap())
-                .unwrap(),
+            File::from_std(std.as_ref().unwrap().try_clone().unwrap(), &fixture.engine).unwrap(),
         ];
         for (file, cached) in files
             .iter()
@@ -187,7 +184,7 @@ fn transfers_on_a_pipe_fail_because_it_has_no_offsets() {
                 file.read_vectored_at(vec![vec![0; 9]], 0).await,
                 libc::ESPIPE,
             );
-            errno(file.read_into(0, &mut [0; 9]).await, libc::ESPIPE);
+            errno(file.read_into(&mut [0; 9], 0).await, libc::ESPIPE);
             for result in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
                 errno_buf(result, libc::ESPIPE);
             }
@@ -212,7 +209,7 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
         errno_buf(file.write_all_durable_at("x", 0).await, libc::EBADF);
         errno_buf(file.write_vectored_all_at(vec!["x"], 0).await, libc::EBADF);
         errno(file.set_len(0).await, libc::EINVAL);
-        let punched = file.allocate(annulus::fs::AllocateMode::PunchHole, 0, 1000);
+        let punched = file.allocate(0, 1000, annulus::fs::AllocateMode::PunchHole);
         errno(punched.await, libc::EBADF);
         let mut options = OpenOptions::new();
         let options = options.write(true);
@@ -227,7 +224,7 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
             file.read_vectored_at(vec![vec![0; 9]], 0).await,
             libc::EBADF,
         );
-        errno(file.read_into(0, &mut [0; 9]).await, libc::EBADF);
+        errno(file.read_into(&mut [0; 9], 0).await, libc::EBADF);
         for result in file.read_many_at((0..9).map(|_| (vec![0; 9], 0))).await {
             errno_buf(result, libc::EBADF);
         }
@@ -300,7 +297,7 @@ async fn fills_up(fixture: &Fixture, small: &Small) {
         file.write_vectored_all_at(parts, 1 << 20).await,
         libc::ENOSPC,
     );
-    let grown = file.allocate(annulus::fs::AllocateMode::Extend, 0, 1 << 20);
+    let grown = file.allocate(0, 1 << 20, annulus::fs::AllocateMode::Extend);
     errno(grown.await, libc::ENOSPC);
     // With free space again, everything works.
     file.set_len(0).await.unwrap();
@@ -350,7 +347,7 @@ fn a_read_into_a_buffer_without_space_is_refused_at_any_offset() {
             invalid(file.read_vectored_at(vec![vec![], vec![]], offset).await);
             invalid(file.read_vectored_exact_at(vec![vec![]], offset).await);
             invalid(file.read_vectored_at(Vec::<Vec<u8>>::new(), offset).await);
-            let error = file.read_into(offset, &mut []).await.unwrap_err();
+            let error = file.read_into(&mut [], offset).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             let reads = || file.read_many_at([(vec![], offset), (vec![0; 3], 0)]);
             for results in [reads().await, reads().merge(Merge::default()).await] {

@@ -45,7 +45,7 @@ async fn read_all(file: &File) {
     for page in 0..PAGES {
         let offset = page * PAGE as u64;
         assert_eq!(file.read_at(vec![0; PAGE], offset).await.unwrap().0, PAGE);
-        assert_eq!(file.read_into(offset, &mut into).await.unwrap(), PAGE);
+        assert_eq!(file.read_into(&mut into, offset).await.unwrap(), PAGE);
     }
     let reads = (0..PAGES).map(|page| (vec![0; PAGE], page * PAGE as u64));
     for result in file.read_many_at(reads).await {

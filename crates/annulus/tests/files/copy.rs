@@ -117,14 +117,14 @@ fn a_range_is_written_back() {
         ];
         for mode in modes {
             file.write_all_at("changed", 5000).await.unwrap();
-            file.sync_range(mode, 4096, 8192).await.unwrap();
-            file.sync_range(mode, 0, 0).await.unwrap();
-            file.sync_range(mode, 0, 5 << 30).await.unwrap();
+            file.sync_range(4096, 8192, mode).await.unwrap();
+            file.sync_range(0, 0, mode).await.unwrap();
+            file.sync_range(0, 5 << 30, mode).await.unwrap();
         }
-        let error = file.sync_range(SyncRangeMode::Start, 1, u64::MAX).await;
+        let error = file.sync_range(1, u64::MAX, SyncRangeMode::Start).await;
         let error = error.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        drop(poll_once(file.sync_range(SyncRangeMode::Start, 0, 0)).await);
+        drop(poll_once(file.sync_range(0, 0, SyncRangeMode::Start)).await);
         assert_eq!(&fixture.contents("file").unwrap()[5000..5007], b"changed");
     });
 }

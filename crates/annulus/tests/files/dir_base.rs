@@ -67,6 +67,37 @@ fn every_operation_by_path_takes_a_path_in_an_open_directory() {
 }
 
 #[test]
+fn operations_whose_call_takes_no_directory_find_the_path_too() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        engine.create_dir(fixture.path("d")).await.unwrap();
+        let dir = engine.open_dir(fixture.path("d")).await.unwrap();
+        let moved = engine.rename(fixture.path("d"), fixture.path("moved"));
+        moved.await.unwrap();
+        engine.write(dir.at("c"), "").await.unwrap();
+        engine.symlink("c", dir.at("s")).await.unwrap();
+        let found = engine.canonicalize(dir.at("s")).await.unwrap();
+        let named = engine.canonicalize(fixture.path("moved/c")).await.unwrap();
+        assert_eq!(found, named);
+        match engine.set_xattr(dir.at("s"), "user.a", "value").await {
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),
+            Ok(()) => {
+                let value = engine.get_xattr(fixture.path("moved/c"), "user.a").await;
+                assert_eq!(value.unwrap(), b"value");
+                let value = engine.get_xattr(dir.at("c"), "user.a").await;
+                assert_eq!(value.unwrap(), b"value");
+                let names = engine.list_xattrs(dir.at("c")).await.unwrap();
+                assert_eq!(names, ["user.a"]);
+                engine.remove_xattr(dir.at("c"), "user.a").await.unwrap();
+                assert!(engine.get_xattr(dir.at("c"), "user.a").await.is_err());
+            }
+        }
+        let error = engine.canonicalize(dir.at("")).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    });
+}
+
+#[test]
 fn only_a_directory_is_a_base() {
     for_each_backend(async |fixture| {
         let engine = &fixture.engine;

@@ -83,7 +83,7 @@ fn a_read_that_is_not_aligned_is_rounded_out_and_trimmed() {
             let buf = file.read_exact_at(vec![0; 700], skip).await.unwrap();
             assert_eq!(buf, contents[skip as usize..][..700]);
             let mut into = [0; 600];
-            assert_eq!(file.read_into(skip, &mut into).await.unwrap(), 600);
+            assert_eq!(file.read_into(&mut into, skip).await.unwrap(), 600);
             assert_eq!(into, contents[skip as usize..][..600]);
             let empty = Vec::with_capacity(100);
             let room = empty.capacity();
@@ -114,7 +114,7 @@ fn a_rounded_read_at_the_end_returns_exactly_the_remaining_bytes() {
             let beyond = (BYTES + before) as u64;
             assert_eq!(file.read_at(vec![0; 9], beyond).await.unwrap().0, 0);
             let mut into = [0xee; 2000];
-            assert_eq!(file.read_into(at as u64, &mut into).await.unwrap(), before);
+            assert_eq!(file.read_into(&mut into, at as u64).await.unwrap(), before);
             assert_eq!(into[..before], contents[at..]);
         }
     });

@@ -21,7 +21,7 @@ async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
     file.sync_data().await.unwrap();
     assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);
     let file = engine.open(&path).await.unwrap();
-    file.advise(annulus::fs::Advice::DontNeed, 0, 0)
+    file.advise(0, 0, annulus::fs::Advice::DontNeed)
         .await
         .unwrap();
     let mut back = Vec::new();
@@ -35,7 +35,7 @@ async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
     let whole = file.read_exact_at(vec![0; 50_000], 0).await.unwrap();
     differing += count_differing(&whole, &contents);
     let mut into = vec![0; 50_000];
-    let n = engine.timeout(DEADLINE, file.read_into(0, &mut into)).await;
+    let n = engine.timeout(DEADLINE, file.read_into(&mut into, 0)).await;
     assert_eq!(n.unwrap().unwrap(), 50_000);
     engine.nop().await.unwrap();
     differing + count_differing(&into, &contents)
@@ -229,7 +229,7 @@ fn handles_and_futures_may_go_to_other_threads() {
         send(engine.open(fixture.path("f"))).await.unwrap();
         send(engine.read_dir(fixture.path(""))).await.unwrap();
         send(file.read_exact_at(vec![0; 3], 0)).await.unwrap();
-        send(file.read_into(0, &mut [0; 3])).await.unwrap();
+        send(file.read_into(&mut [0; 3], 0)).await.unwrap();
         send(file.write_vectored_all_at(vec!["a", "b"], 0))
             .await
             .unwrap();

@@ -232,7 +232,7 @@ fn on_fixture(
 /// Drops a file from the page cache. Dirty pages would stay, so the file is written first.
 pub(crate) async fn uncache(file: &File) {
     file.sync_all().await.unwrap();
-    file.advise(Advice::DontNeed, 0, 0).await.unwrap();
+    file.advise(0, 0, Advice::DontNeed).await.unwrap();
 }
 
 /// Returns bytes that depend on their position, and on `seed`, which distinguishes files.

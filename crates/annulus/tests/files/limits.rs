@@ -79,7 +79,7 @@ fn everything_at_its_smallest_is_enough() {
         |builder| {
             let builder = builder.max_in_flight(1).max_in_flight_bytes(1);
             let builder = builder.ring_entries(1).submit_chunk(1).blocking_threads(1);
-            builder.driver_busy_poll(std::time::Duration::ZERO)
+            builder.busy_poll(std::time::Duration::ZERO)
         },
         little_workload,
     );
@@ -88,7 +88,7 @@ fn everything_at_its_smallest_is_enough() {
 #[test]
 fn several_drivers_and_large_chunks_do_the_same() {
     for_each_backend_with(
-        |builder| builder.threads(3).submit_chunk(1000),
+        |builder| builder.drivers(3).submit_chunk(1000),
         little_workload,
     );
 }
@@ -98,7 +98,7 @@ fn the_builder_refuses_zeroes_by_name() {
     for backend in [Backend::Auto, Backend::Uring, Backend::Fallback] {
         let builder = || Engine::builder().backend(backend);
         for (name, builder) in [
-            ("threads", builder().threads(0)),
+            ("drivers", builder().drivers(0)),
             ("blocking_threads", builder().blocking_threads(0)),
             ("max_in_flight", builder().max_in_flight(0)),
             ("ring_entries", builder().ring_entries(0)),

@@ -274,9 +274,9 @@ fn an_open_file_has_the_flags_that_were_asked_for() {
             for _ in 0..3 {
                 let file = fixture.engine.open_with(&options, fixture.path("f"));
                 let file = file.await.unwrap();
-                let fd = rustix::io::fcntl_getfd(file.descriptor().unwrap()).unwrap();
+                let fd = rustix::io::fcntl_getfd(&file).unwrap();
                 assert_eq!(fd, rustix::io::FdFlags::CLOEXEC);
-                let got = rustix::fs::fcntl_getfl(file.descriptor().unwrap()).unwrap();
+                let got = rustix::fs::fcntl_getfl(&file).unwrap();
                 let mask = libc::O_NONBLOCK | libc::O_NOATIME | libc::O_PATH | libc::O_ACCMODE;
                 assert_eq!(got.bits().cast_signed() & mask, flags);
             }

@@ -272,7 +272,7 @@ fn cached_and_uncached_reads_mix_in_one_batch() {
         for dropped in [0, 1, 5, 64, 256] {
             for page in 0..dropped {
                 let offset = (page * (pages / dropped)) as u64 * 4096;
-                file.advise(Advice::DontNeed, offset, 4096).await.unwrap();
+                file.advise(offset, 4096, Advice::DontNeed).await.unwrap();
             }
             let requests = (0..pages as u64).map(|page| (vec![0; 4000], page * 4096 + 96));
             for (page, outcome) in file.read_many_at(requests).await.into_iter().enumerate() {

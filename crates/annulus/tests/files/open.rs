@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use annulus::{Engine, OpenOptions};
+use annulus::{Engine, File, OpenOptions};
 
 use crate::fixtures::for_each_backend;
 
@@ -255,12 +255,12 @@ fn a_file_that_std_opened_can_be_taken_over() {
         if !fixture.is_real() {
             let dir = tempfile::tempdir().unwrap();
             let file = std::fs::File::create(dir.path().join("f")).unwrap();
-            let error = fixture.engine.file(file).unwrap_err();
+            let error = File::from_std(file, &fixture.engine).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
             return;
         }
         let file = std::fs::File::open(fixture.path("f")).unwrap();
-        let file = fixture.engine.file(file).unwrap();
+        let file = File::from_std(file, &fixture.engine).unwrap();
         let (n, buf) = file.read_at(vec![0; 4], 2).await.unwrap();
         assert_eq!((n, buf.as_slice()), (4, &b"2345"[..]));
         assert_eq!(file.close().await.unwrap(), annulus::fs::Closed::Now);

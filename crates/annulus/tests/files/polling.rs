@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use annulus::buf::AlignedBuf;
 use annulus::engine::{PollingInUse, SqPoll};
 use annulus::fs::NotPolled;
-use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions, SetupError};
+use annulus::{Backend, BackendInUse, Engine, EngineBuilder, File, OpenOptions, SetupError};
 use annulus_testing::skip::skip;
 
 use crate::fixtures::bytes;
@@ -14,7 +14,7 @@ use crate::wait::DEADLINE;
 /// Builds the engine. Returns `None` after a skip if there is no io_uring at all.
 fn build(builder: EngineBuilder) -> Option<Engine> {
     let engine = builder.build().unwrap();
-    if let EngineBackend::Blocking { reason, .. } = engine.backend() {
+    if let BackendInUse::Fallback { reason, .. } = engine.backend() {
         skip(reason.as_ref().unwrap());
         return None;
     }
@@ -24,7 +24,7 @@ fn build(builder: EngineBuilder) -> Option<Engine> {
 
 fn polling(engine: &Engine) -> &PollingInUse {
     match engine.backend() {
-        EngineBackend::Uring { polling, .. } => polling,
+        BackendInUse::Uring(rings) => &rings.polling,
         other => panic!("not a ring: {other}"),
     }
 }
@@ -96,7 +96,7 @@ fn files_that_cannot_be_polled_report_the_reason_and_work() {
 #[test]
 fn a_refused_submission_poller_is_reported_with_a_hint_and_everything_works() {
     let poll = SqPoll::new().cpu(4095);
-    let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
+    let Some(engine) = build(Engine::builder().drivers(2).sqpoll(poll)) else {
         return;
     };
     let text = engine.backend().to_string();
@@ -130,7 +130,7 @@ fn a_refused_submission_poller_is_reported_with_a_hint_and_everything_works() {
 #[test]
 fn a_submission_poller_is_shared_woken_and_advised_against_with_few_processors() {
     let poll = SqPoll::new().idle(Duration::from_millis(1));
-    let Some(engine) = build(Engine::builder().threads(2).sqpoll(poll)) else {
+    let Some(engine) = build(Engine::builder().drivers(2).sqpoll(poll)) else {
         return;
     };
     if let Some(Err(error)) = &polling(&engine).sqpoll {

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use annulus::buf::AlignedBuf;
-use annulus::{EngineBackend, IoBuf, OpenOptions};
+use annulus::{BackendInUse, IoBuf, OpenOptions};
 
 use crate::fixtures::{bytes, for_each_backend, uncache};
 
@@ -183,7 +183,7 @@ fn a_borrowed_slice_is_filled_cached_or_not() {
             uncache(&file).await;
             for _ in 0..2 {
                 let mut into = vec![0xee; count];
-                let n = file.read_into(offset, &mut into).await.unwrap();
+                let n = file.read_into(&mut into, offset).await.unwrap();
                 assert_eq!(n, expected, "{count} bytes at {offset}");
                 assert_eq!(into[..n], contents[offset as usize..][..n]);
                 assert!(into[n..].iter().all(|&byte| byte == 0xee));
@@ -228,7 +228,7 @@ fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
 #[test]
 fn only_durable_writes_of_buffered_files_run_on_blocking_threads() {
     for_each_backend(async |fixture| {
-        let without_rings = matches!(fixture.engine.backend(), EngineBackend::Blocking { .. });
+        let without_rings = matches!(fixture.engine.backend(), BackendInUse::Fallback { .. });
         let file = fixture.file("f", b"").await;
         let mut options = OpenOptions::new();
         let direct = options.write(true).direct(true);
@@ -274,7 +274,7 @@ fn transfers_of_many_megabytes_arrive_whole() {
             assert!(buf == contents);
         }
         let mut into = vec![0; contents.len()];
-        let n = file.read_into(1, &mut into).await.unwrap();
+        let n = file.read_into(&mut into, 1).await.unwrap();
         assert!(n > 0 && into[..n] == contents[..n]);
     });
 }

@@ -23,7 +23,7 @@ fn operations_within_their_time_are_not_disturbed() {
         let read = file.read_at(vec![0; 10_000], 0).timeout(DEADLINE);
         assert_eq!(read.await.unwrap().1, contents);
         let mut into = vec![0; 10_000];
-        let read = file.read_into(0, &mut into).timeout(DEADLINE);
+        let read = file.read_into(&mut into, 0).timeout(DEADLINE);
         assert_eq!(read.await.unwrap(), 10_000);
         let stat = file.metadata().timeout(Duration::MAX).await.unwrap();
         assert_eq!(stat.len(), 10_000);
@@ -110,7 +110,7 @@ mod simulated {
             let open = engine.open("/f").timeout(SHORT).await;
             assert_timed_out(&open.unwrap_err());
             let mut into = [0; 10];
-            let read = file.read_into(0, &mut into).timeout(SHORT).await;
+            let read = file.read_into(&mut into, 0).timeout(SHORT).await;
             assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
             assert_eq!(engine.metrics().timeouts, 3);
             assert_eq!(file.read_at(vec![0; 100], 0).await.unwrap().0, 100);

@@ -96,7 +96,7 @@ pub(crate) fn tokio_blocking_thread(backend: Backend, body: Body) {
 }
 
 fn builder(backend: Backend) -> RuntimeBuilder {
-    runtime::Runtime::builder().backend(backend).threads(1)
+    runtime::Runtime::builder().backend(backend).cores(1)
 }
 
 pub(crate) fn core(backend: Backend, body: Body) {

@@ -174,7 +174,7 @@ operations! { File FILES:
     }
     read_into Ring "read_at" |at| {
         let mut into = block(0);
-        assert_eq!((at.file.read_into(4096, &mut into).await?, into), (BLOCK_BYTES, block(1)))
+        assert_eq!((at.file.read_into(&mut into, 4096).await?, into), (BLOCK_BYTES, block(1)))
     }
     read_vectored_at Ring "read_vectored_at" |at| {
         is_now((8192, vec![block(1), block(2)]), at.file.read_vectored_at(vec![block(0), block(0)], 4096).await?)
@@ -203,13 +203,13 @@ operations! { File FILES:
     }
     sync_all Ring "fsync" |at| { at.file.sync_all().await? }
     sync_data Ring "fsync" |at| { at.file.sync_data().await? }
-    sync_range Ring "sync_range" |at| { at.file.sync_range(SyncRangeMode::Start, 0, 4096).await? }
+    sync_range Ring "sync_range" |at| { at.file.sync_range(0, 4096, SyncRangeMode::Start).await? }
     copy_range_to Threads "copy_range" |at| {
         let into = at.engine.create(at.new_path()).await?;
         assert_eq!(at.file.copy_range_to(0, &into, 0, 8192).await?, 8192)
     }
-    allocate Ring "allocate" |at| { at.file.allocate(AllocateMode::KeepLength, 0, 1 << 20).await? }
-    advise Ring "advise" |at| { at.file.advise(Advice::WillNeed, 0, 4096).await? }
+    allocate Ring "allocate" |at| { at.file.allocate(0, 1 << 20, AllocateMode::KeepLength).await? }
+    advise Ring "advise" |at| { at.file.advise(0, 4096, Advice::WillNeed).await? }
     set_len Ring "truncate" |at| { at.file.set_len(BYTES as u64).await? }
     link_to Ring "link" |at| { at.file.link_to(at.new_path()).await? }
     set_permissions_of_file Threads "set_permissions" |at| {

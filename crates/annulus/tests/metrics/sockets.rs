@@ -19,7 +19,7 @@ const ROUNDS: u64 = 30;
 
 fn each_way(test: impl Fn(Backend, RuntimeBuilder)) {
     for backend in [Backend::Uring, Backend::Fallback] {
-        let builder = Runtime::builder().backend(backend).threads(1);
+        let builder = Runtime::builder().backend(backend).cores(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(backend, builder),
             Err(error) => skip(format_args!("{backend:?}: {error}")),
@@ -118,7 +118,7 @@ fn a_dropped_stream_that_is_reset_because_its_peer_takes_nothing_is_counted_once
 #[test]
 fn a_receive_that_finds_no_buffer_is_counted_and_is_not_an_error() {
     let _alone = alone();
-    let builder = Runtime::builder().backend(Backend::Uring).threads(1);
+    let builder = Runtime::builder().backend(Backend::Uring).cores(1);
     let run = builder.receive_buffers(1, 64).block_on(async {
         let before = snapshot();
         let (client, server) = connection().await;
@@ -146,7 +146,7 @@ fn a_burst_that_takes_all_buffers_does_not_keep_itself_alive() {
     const CONNECTIONS: u64 = 400;
     const BUFFERS: u16 = 128;
     let _alone = alone();
-    let builder = Runtime::builder().backend(Backend::Uring).threads(1);
+    let builder = Runtime::builder().backend(Backend::Uring).cores(1);
     let run = builder.receive_buffers(BUFFERS, 64).block_on(async {
         let mut ends = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -248,7 +248,7 @@ fn operations_leaked_at_the_end_of_a_runtime_are_counted_once() {
     for backend in [Backend::Uring, Backend::Fallback] {
         let before = snapshot();
         let (job, release, runs) = stuck();
-        let builder = Runtime::builder().backend(backend).threads(1);
+        let builder = Runtime::builder().backend(backend).cores(1);
         let ended = builder
             .drain_timeout(Duration::from_millis(10))
             .block_on(async move {

@@ -1,7 +1,7 @@
 //! Short connections: nothing is left of those that have ended.
 
 use annulus::net::TcpStream;
-use annulus::runtime::{Handle, spawn};
+use annulus::runtime::spawn;
 use annulus_testing::skip;
 
 use crate::bytes::{ask, bytes};
@@ -95,7 +95,7 @@ fn a_runtime_that_ends_with_everything_in_flight_leaves_nothing() {
                 Ok(())
             }
         };
-        match way.builder().run_with(|_: Handle| {}, main) {
+        match way.builder().run(main) {
             Ok(()) => all_gone(receiver.recv().unwrap()),
             Err(error) => skip::skip(format_args!("{way:?}: {error}")),
         }

@@ -49,7 +49,7 @@ impl Way {
             Way::Uring | Way::TinyUring | Way::Incremental => Backend::Uring,
             Way::Epoll | Way::TinyEpoll => Backend::Fallback,
         };
-        let builder = Runtime::builder().threads(1).backend(backend);
+        let builder = Runtime::builder().cores(1).backend(backend);
         match self {
             Way::Uring | Way::Epoll => builder,
             Way::TinyUring | Way::TinyEpoll => builder.ring_entries(2).receive_buffers(1, 64),

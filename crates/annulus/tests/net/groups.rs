@@ -6,9 +6,10 @@ use std::sync::mpsc;
 use std::thread;
 
 use annulus::Backend;
+use annulus::BackendInUse;
 use annulus::buf::Chunk;
 use annulus::net::TcpStream;
-use annulus::runtime::{CoreBackend, ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now};
+use annulus::runtime::{ReceiveMode, Runtime, RuntimeBuilder, spawn, yield_now};
 use annulus_testing::skip::skip;
 
 use crate::bytes::{Expected, bytes};
@@ -28,7 +29,7 @@ const BYTES: u64 = 120_000;
 
 fn builder((mode, count, bytes): (ReceiveMode, u16, u32)) -> RuntimeBuilder {
     Runtime::builder()
-        .threads(1)
+        .cores(1)
         .backend(Backend::Uring)
         .receive_buffers(count, bytes)
         .receive_mode(mode)
@@ -157,26 +158,21 @@ fn chunks_outlive_their_core() {
 #[test]
 fn a_core_reports_its_receive_mode_or_why_it_differs_from_the_configured_one() {
     let mode = ReceiveMode::Incremental;
-    let builder = Runtime::builder().threads(2).receive_mode(mode);
+    let builder = Runtime::builder().cores(2).receive_mode(mode);
     let ran = builder.run(move |core| async move {
         let message = core.backend().to_string();
         match core.backend() {
-            CoreBackend::Uring {
-                receive_mode,
-                mode_refused: None,
-                ..
-            } => {
-                assert_eq!(*receive_mode, mode);
-                assert!(message.contains("incrementally"));
-            }
-            CoreBackend::Uring {
-                receive_mode,
-                mode_refused: Some(reason),
-                ..
-            } => {
-                assert_eq!(*receive_mode, ReceiveMode::Whole);
-                assert!(message.contains(reason.as_str()), "{message}");
-                skip(format_args!("{mode:?}: {reason}"));
+            BackendInUse::Uring(rings) => {
+                let receive = rings.receive.as_ref().unwrap();
+                assert!(message.contains("receive buffers of"), "{message}");
+                if let Some(reason) = &receive.mode_refused {
+                    assert_eq!(receive.mode, ReceiveMode::Whole);
+                    assert!(message.contains(reason.as_str()), "{message}");
+                    skip(format_args!("{mode:?}: {reason}"));
+                } else {
+                    assert_eq!(receive.mode, mode);
+                    assert!(message.contains("incrementally"));
+                }
             }
             _ => skip(format_args!("{message}")),
         }

@@ -26,7 +26,7 @@ fn run<F>(backend: Backend, cores: usize, main: impl Fn(CoreInfo) -> F + Send + 
 where
     F: Future<Output = io::Result<()>> + 'static,
 {
-    match Runtime::builder().backend(backend).threads(cores).run(main) {
+    match Runtime::builder().backend(backend).cores(cores).run(main) {
         Ok(()) => true,
         Err(error)
             if backend == Backend::Uring

@@ -16,7 +16,7 @@ use annulus::buf::AlignedBuf;
 use annulus::engine::SqPoll;
 use annulus::fs::NotPolled;
 use annulus::support::{KernelVersion, Support};
-use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File, OpenOptions};
+use annulus::{Backend, BackendInUse, Engine, EngineBuilder, File, OpenOptions};
 
 /// The blocks of the drive. Each byte of a block identifies the block.
 const BLOCK_BYTES: usize = 4096;
@@ -167,8 +167,8 @@ impl Guest {
         let engine = Engine::new()?;
         let text = engine.backend().to_string();
         let right = match engine.backend() {
-            EngineBackend::Uring { .. } => self.ring,
-            EngineBackend::Blocking { reason, .. } => !self.ring && reason.is_some(),
+            BackendInUse::Uring { .. } => self.ring,
+            BackendInUse::Fallback { reason, .. } => !self.ring && reason.is_some(),
             _ => false,
         };
         is(right, || text.clone())?;
@@ -184,7 +184,7 @@ impl Guest {
 
     fn sqpoll(&self) -> Outcome {
         let poll = SqPoll::new().idle(Duration::from_millis(5));
-        let text = self.files(Engine::builder().threads(2).sqpoll(poll))?;
+        let text = self.files(Engine::builder().drivers(2).sqpoll(poll))?;
         is(!self.ring || text.contains("a kernel thread polls"), || {
             text.clone()
         })?;
@@ -386,7 +386,7 @@ impl Guest {
 
     fn together(&self) -> Outcome {
         let poll = SqPoll::new().idle(Duration::from_millis(5));
-        let (engine, file) = self.polling(Engine::builder().threads(2).sqpoll(poll))?;
+        let (engine, file) = self.polling(Engine::builder().drivers(2).sqpoll(poll))?;
         let (other, same) = self.polling(Engine::builder())?;
         pollster::block_on(round(&engine, &self.dir))?;
         for block in 0..32 {
@@ -507,7 +507,7 @@ async fn round(engine: &Engine, dir: &Path) -> Result<(), Box<dyn std::error::Er
         })?;
     }
     let mut part = [0; 10];
-    let count = file.read_into(99_995, &mut part).await?;
+    let count = file.read_into(&mut part, 99_995).await?;
     is(count == 5 && part[..5] == contents[99_995..], || {
         "wrong bytes at the end of the file".to_owned()
     })?;

@@ -240,7 +240,7 @@ impl Echo {
         let over = Arc::new(AtomicBool::new(false));
         let (count, ends) = (Arc::clone(&completed), Arc::clone(&over));
         let cores = std::thread::spawn(move || {
-            Runtime::builder().threads(2).run(|info| {
+            Runtime::builder().cores(2).run(|info| {
                 let (count, ends) = (Arc::clone(&count), Arc::clone(&ends));
                 async move {
                     match info.index() {

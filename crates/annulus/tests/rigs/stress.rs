@@ -54,7 +54,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
     let blocking = || Engine::builder().backend(Backend::Fallback);
     let builders: [fn(EngineBuilder, EngineBuilder) -> EngineBuilder; 5] = [
         |ring, _| ring,
-        |ring, _| ring.setup_mode(SetupMode::Deferred).threads(2),
+        |ring, _| ring.setup_mode(SetupMode::Deferred).drivers(2),
         |ring, _| {
             ring.setup_mode(SetupMode::Plain)
                 .ring_entries(4)

@@ -3,33 +3,25 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use annulus::runtime::{self, Handle, RuntimeBuilder};
 
 use crate::ways::{Tally, each_way};
 
-/// Runs a runtime on a separate thread while `act` runs with its handle, then shuts it down.
+/// Starts a runtime, runs `act` with its handle, and shuts it down.
 pub(crate) fn beside<T>(builder: RuntimeBuilder, act: impl FnOnce(&Handle) -> T) -> T {
-    let (sender, receiver) = mpsc::channel();
-    let runtime = thread::spawn(move || {
-        builder.run_with(
-            move |handle| sender.send(handle).unwrap(),
-            |_| std::future::pending::<io::Result<()>>(),
-        )
-    });
-    let handle = receiver.recv().unwrap();
-    let value = act(&handle);
-    handle.shutdown();
-    runtime.join().unwrap().unwrap();
+    let runtime = builder.start().unwrap();
+    let value = act(runtime.handle());
+    runtime.shutdown().unwrap();
     value
 }
 
 #[test]
 fn a_task_runs_on_the_core_it_was_sent_to() {
     each_way(|builder| {
-        beside(builder.threads(3), |handle| {
+        beside(builder.cores(3), |handle| {
             assert_eq!(handle.cores(), 3);
             let mut threads = HashSet::new();
             for core in 0..3 {
@@ -82,7 +74,7 @@ fn no_wake_up_from_another_thread_is_lost() {
     const THREADS: usize = 4;
     const WAKES: u64 = 3000;
     each_way(|builder| {
-        beside(builder.threads(CORES), |handle| {
+        beside(builder.cores(CORES), |handle| {
             let mut tallies = Vec::new();
             let mut tasks = Vec::new();
             for task in 0..TASKS {
@@ -122,7 +114,7 @@ fn no_wake_up_from_another_thread_is_lost() {
 fn two_cores_wake_each_other_in_turn() {
     const ROUNDS: u64 = 2000;
     each_way(|builder| {
-        beside(builder.threads(2), |handle| {
+        beside(builder.cores(2), |handle| {
             let (ping, pong) = (Tally::default(), Tally::default());
             let (ping2, pong2) = (ping.clone(), pong.clone());
             let one = handle.spawn_on(0, move || async move {
@@ -147,7 +139,7 @@ fn two_cores_wake_each_other_in_turn() {
 #[test]
 fn an_error_of_one_core_ends_all_and_is_returned_to_the_caller() {
     each_way(|builder| {
-        let error = builder.threads(3).run(|core| async move {
+        let error = builder.cores(3).run(|core| async move {
             if core.index() == 2 {
                 return Err(io::Error::other("of core 2"));
             }
@@ -163,7 +155,7 @@ fn a_panic_of_one_core_ends_all_and_reaches_the_caller() {
         for immediately in [true, false] {
             each_way(|builder| {
                 let run = move || {
-                    builder.threads(3).run(move |core| {
+                    builder.cores(3).run(move |core| {
                         let breaks = core.index() == broken;
                         assert!(!(breaks && immediately), "on purpose");
                         async move {
@@ -181,29 +173,12 @@ fn a_panic_of_one_core_ends_all_and_reaches_the_caller() {
 }
 
 #[test]
-fn a_panic_in_the_start_callback_ends_the_runtime() {
-    each_way(|builder| {
-        let run = move || {
-            let started = |_| panic!("on purpose");
-            builder
-                .threads(2)
-                .run_with(started, |_| std::future::pending())
-        };
-        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-        assert_eq!(
-            panic.unwrap_err().downcast_ref::<&str>(),
-            Some(&"on purpose")
-        );
-    });
-}
-
-#[test]
 fn each_core_ends_in_its_own_time() {
     each_way(|builder| {
         let ended = Arc::new(Mutex::new(Vec::new()));
         let late = Arc::new(AtomicUsize::new(0));
         let (seen, later) = (Arc::clone(&ended), Arc::clone(&late));
-        let run = builder.threads(2).run(move |core| {
+        let run = builder.cores(2).run(move |core| {
             let (ended, late) = (Arc::clone(&seen), Arc::clone(&later));
             async move {
                 if core.index() == 1 {

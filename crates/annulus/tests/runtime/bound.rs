@@ -24,7 +24,7 @@ impl Drop for DropRecorder {
 fn a_bound_value_is_used_and_dropped_on_its_core_wherever_its_handle_goes() {
     each_way(|builder| {
         let drops = Arc::new(Mutex::new(Vec::new()));
-        let core = beside(builder.threads(2), |handle| {
+        let core = beside(builder.cores(2), |handle| {
             let recorder = DropRecorder(Arc::clone(&drops));
             let bind = || async move { CoreBound::new(Rc::new(recorder)).unwrap() };
             let bound = pollster::block_on(handle.spawn_on(1, bind)).unwrap();
@@ -73,7 +73,7 @@ fn a_core_that_ends_drops_what_other_threads_still_hold() {
 #[test]
 fn a_reused_slot_does_not_belong_to_an_old_handle() {
     each_way(|builder| {
-        let run = builder.threads(1).run(|_| async {
+        let run = builder.cores(1).run(|_| async {
             let (first, second) = (CoreBound::new(Rc::new(1))?, CoreBound::new(Rc::new(2))?);
             drop(first);
             let third = CoreBound::new(Rc::new(3))?;
@@ -87,7 +87,7 @@ fn a_reused_slot_does_not_belong_to_an_old_handle() {
 #[test]
 fn a_stream_whose_handle_another_thread_drops_is_closed_by_its_core() {
     each_way(|builder| {
-        let run = builder.threads(1).run(|_| async {
+        let run = builder.cores(1).run(|_| async {
             let (listener, address) = listener();
             let (tell, receiver) = mpsc::channel();
             let near = TcpStream::connect(address).await?;

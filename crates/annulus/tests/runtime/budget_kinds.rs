@@ -177,7 +177,8 @@ fn a_cached_read() {
         let longest = builder.block_on(async {
             let mut named = tempfile::NamedTempFile::new().unwrap();
             named.write_all(&[1; 4096]).unwrap();
-            let file = runtime::engine().file(named.reopen().unwrap()).unwrap();
+            let file =
+                annulus::File::from_std(named.reopen().unwrap(), &runtime::engine()).unwrap();
             longest_run(MANY, async || {
                 file.read_at(vec![0; 4096], 0).await.unwrap();
             })

@@ -8,8 +8,8 @@ use annulus::runtime;
 
 use crate::ways::{ask_and_wait, each_way, listener};
 
-/// Enters that a test allows beyond those it counts: one that a signal interrupts is repeated, and one may only run task
-/// work.
+/// Enters that a test allows beyond those it counts: one that a signal interrupts is repeated, and one may only run
+/// task work.
 const EXTRA_ENTERS: u64 = 2;
 
 #[test]

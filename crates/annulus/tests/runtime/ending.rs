@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus::net::TcpStream;
-use annulus::runtime::{self, Handle, JoinHandle, RuntimeBuilder};
+use annulus::runtime::{self, JoinHandle, RuntimeBuilder};
 use annulus::time;
 
 use crate::across::beside;
@@ -24,13 +24,10 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
         let finishes = finished.clone();
         let (sender, receiver) = mpsc::channel::<JoinHandle<()>>();
         let sender = Mutex::new(sender);
-        let builder = builder.threads(2).grace(Duration::from_secs(30));
-        let stopper: Arc<Mutex<Option<Handle>>> = Arc::default();
-        let stops = Arc::clone(&stopper);
-        let started = move |handle: Handle| *stops.lock().unwrap() = Some(handle);
-        let run = builder.run_with(started, move |_| {
+        let builder = builder.cores(2).grace(Duration::from_secs(30));
+        let run = builder.run(move |_| {
             let guard = seen.guard();
-            let (finished, stopper) = (finishes.clone(), Arc::clone(&stopper));
+            let finished = finishes.clone();
             let task = runtime::spawn(async move {
                 runtime::stopping().await;
                 assert!(runtime::is_stopping());
@@ -41,7 +38,7 @@ fn shutdown_drops_the_main_futures_and_gives_tasks_their_grace() {
             async move {
                 let _guard = guard;
                 runtime::yield_now().await;
-                stopper.lock().unwrap().as_ref().unwrap().shutdown();
+                runtime::handle().shutdown();
                 std::future::pending::<io::Result<()>>().await
             }
         });
@@ -186,7 +183,7 @@ fn a_runtime_ends_while_other_threads_wake_its_tasks() {
             over.store(true, Ordering::Relaxed);
         });
     }
-    each_way(|builder| (0..ROUNDS).for_each(|_| once(builder.clone().threads(2))));
+    each_way(|builder| (0..ROUNDS).for_each(|_| once(builder.clone().cores(2))));
 }
 
 thread_local! {

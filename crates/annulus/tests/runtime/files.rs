@@ -57,7 +57,7 @@ fn all_path_operations_work_on_a_core() {
             assert_eq!((bytes, page[4999]), (5000, 3));
             let loaded = engine.load_file(root.join("d/b")).await?;
             assert_eq!(loaded.len(), 5000);
-            let adopted = engine.file(std::fs::File::open(root.join("d/b"))?)?;
+            let adopted = File::from_std(std::fs::File::open(root.join("d/b"))?, &engine)?;
             assert_eq!(adopted.metadata().await?.len(), 5000);
             engine.remove_file(root.join("d/b")).await?;
             engine.remove_dir(root.join("d")).await?;
@@ -77,7 +77,7 @@ fn a_file_of_one_core_is_used_on_the_others_and_on_foreign_threads() {
         let dir = folder();
         let path = dir.path().join("f");
         std::fs::write(&path, vec![8; 1 << 16]).unwrap();
-        let file = beside(builder.threads(2), |handle| {
+        let file = beside(builder.cores(2), |handle| {
             let file = handle.spawn_on(0, move || async move { uncached(&path).await });
             let file = pollster::block_on(file).unwrap();
             let mut tasks = Vec::new();
@@ -124,7 +124,7 @@ fn a_foreign_thread_still_reaches_a_file_when_one_of_two_cores_has_ended() {
         let dir = folder();
         let path = dir.path().join("f");
         std::fs::write(&path, vec![8; 1 << 16]).unwrap();
-        let run = builder.threads(2).run(move |core| {
+        let run = builder.cores(2).run(move |core| {
             let path = path.clone();
             async move {
                 if core.index() == 0 {
@@ -190,7 +190,7 @@ fn operations_queued_on_a_core_that_ends_are_done_by_another() {
         let path = dir.path().join("f");
         std::fs::write(&path, vec![8; 1 << 16]).unwrap();
         let submitted = Arc::new(Barrier::new(2));
-        let run = builder.threads(2).run(move |core| {
+        let run = builder.cores(2).run(move |core| {
             let (path, submitted) = (path.clone(), Arc::clone(&submitted));
             async move {
                 if core.index() == 0 {
@@ -286,7 +286,7 @@ fn registered_buffers_are_used_by_every_core() {
         let path = dir.path().join("f");
         std::fs::write(&path, vec![9; 1 << 16]).unwrap();
         let has_ring = format!("{builder:?}").contains("Uring");
-        beside(builder.threads(2), |handle| {
+        beside(builder.cores(2), |handle| {
             let layout = BufferLayout::new(4, 4096);
             let arena = Arc::new(handle.register_buffers(layout).unwrap());
             for core in 0..2 {
@@ -317,7 +317,7 @@ fn registered_buffers_are_used_by_every_core() {
 fn idle_cores_give_the_memory_of_a_dropped_arena_back() {
     each_way(|builder| {
         let has_ring = format!("{builder:?}").contains("Uring");
-        beside(builder.threads(2), |handle| {
+        beside(builder.cores(2), |handle| {
             for dropped_on_a_core in [false, true] {
                 let layout = BufferLayout::new(16, 1 << 20);
                 let arena = handle.register_buffers(layout).unwrap();
@@ -385,7 +385,7 @@ fn operations_in_flight_when_the_runtime_ends_are_completed() {
 fn the_engine_of_a_core_reports_its_backend_and_ends_with_the_runtime_only() {
     each_way(|builder| {
         let has_ring = format!("{builder:?}").contains("Uring");
-        let engine = builder.threads(1).block_on(async move {
+        let engine = builder.cores(1).block_on(async move {
             let engine = runtime::engine();
             assert_eq!(
                 engine.backend().to_string().contains("io_uring ("),

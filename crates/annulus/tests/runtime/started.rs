@@ -16,7 +16,7 @@ fn tasks_and_their_core_outlive_the_calls_of_block_on() {
     }
 
     each_way(|builder| {
-        let runtime = builder.threads(2).start().unwrap();
+        let runtime = builder.cores(2).start().unwrap();
         assert_eq!(runtime.handle().cores(), 2);
         let first = runtime.block_on(|| async {
             ON_THE_CORE.set(7);

@@ -168,7 +168,7 @@ fn runtime_functions_fail_outside_of_a_runtime_with_a_hint() {
 #[test]
 fn invalid_options_are_refused_with_the_valid_ones() {
     for (builder, says) in [
-        (Runtime::builder().threads(0), "threads is 0"),
+        (Runtime::builder().cores(0), "cores is 0"),
         (
             Runtime::builder().blocking_threads(0),
             "blocking_threads is 0",

@@ -192,7 +192,7 @@ fn a_receive_that_times_out_loses_nothing() {
 #[test]
 fn a_sleep_may_be_polled_on_one_core_and_completed_on_another() {
     each_way(|builder| {
-        let ended = builder.threads(2).run(|core| async move {
+        let ended = builder.cores(2).run(|core| async move {
             if core.index() == 0 {
                 let mut sleep = Box::pin(time::sleep(Duration::from_millis(1)));
                 let begun = Instant::now();

@@ -14,7 +14,7 @@ use annulus_testing::skip::skip;
 /// Runs `test` with a builder for each backend. The builders have one thread.
 pub(crate) fn each_way(test: impl Fn(RuntimeBuilder)) {
     for backend in [Backend::Uring, Backend::Fallback] {
-        let builder = Runtime::builder().backend(backend).threads(1);
+        let builder = Runtime::builder().backend(backend).cores(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
             Err(error) => skip(format_args!("{backend:?}: {error}")),

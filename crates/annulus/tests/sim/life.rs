@@ -147,7 +147,7 @@ fn an_engine_ends_with_operations_in_flight_queued_and_completed() {
 fn a_driver_thread_completes_cancels_and_ends() {
     for_each_seed(5, |seed| {
         let (sim, census) = (machine(slow(seed)), Census::default());
-        let engine = sim.engine(&Engine::builder().threads(1)).unwrap();
+        let engine = sim.engine(&Engine::builder().drivers(1)).unwrap();
         pollster::block_on(async {
             let file = engine.open("/f").await.unwrap();
             let read = file.read_exact_at(census.buffer(vec![0; 50]), 0).await;

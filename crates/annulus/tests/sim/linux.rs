@@ -728,11 +728,11 @@ impl Fixture {
                 mode,
                 at,
                 bytes,
-            } => describe(self.file(file)?.allocate(mode, at, bytes).await),
+            } => describe(self.file(file)?.allocate(at, bytes, mode).await),
             Step::Sync { file } => describe(self.file(file)?.sync_all().await),
             Step::SyncRange { file, at, bytes } => {
                 let mode = SyncRangeMode::StartAndWait;
-                describe(self.file(file)?.sync_range(mode, at, bytes).await)
+                describe(self.file(file)?.sync_range(at, bytes, mode).await)
             }
             Step::CopyRange {
                 file,
@@ -755,7 +755,7 @@ impl Fixture {
                 self.run_on_file_attributes(step).await?
             }
             Step::Advise { file } => {
-                describe(self.file(file)?.advise(Advice::WillNeed, 0, 0).await)
+                describe(self.file(file)?.advise(0, 0, Advice::WillNeed).await)
             }
             Step::Stat { file } => {
                 let stat = self.file(file)?.metadata().await;

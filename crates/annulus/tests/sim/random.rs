@@ -328,7 +328,7 @@ impl Worker {
     async fn read_into(&mut self, file: &File) {
         let (at, bytes) = self.range(1000);
         let mut into = vec![0; bytes];
-        let read = file.read_into(at as u64, &mut into);
+        let read = file.read_into(&mut into, at as u64);
         match with_luck(&self.engine, &mut self.rng, read).await {
             Some(Ok(n)) => self.model.check(at, &into[..n], "a read into a slice"),
             Some(Err(error)) => check_injected(&error),
@@ -348,7 +348,7 @@ impl Worker {
         };
         let zeroes = vec![0; bytes];
         self.model.may_write(at, &zeroes);
-        let zero = file.allocate(mode, at as u64, bytes as u64);
+        let zero = file.allocate(at as u64, bytes as u64, mode);
         match with_luck(&self.engine, &mut self.rng, zero).await {
             Some(Ok(())) => self.model.wrote(at, &zeroes),
             Some(Err(error)) => check_injected(&error),

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus::sim::{Sim, SimConfig};
-use annulus::{Backend, Engine, OpenOptions};
+use annulus::{Backend, Engine, File, OpenOptions};
 
 use crate::seeds::for_each_seed;
 
@@ -24,7 +24,7 @@ fn any_executor_runs_on_driver_threads_with_simulated_kernels() {
                 (0..16_000).map(|at| (at / 100) as u8).collect::<Vec<u8>>(),
             )
             .unwrap();
-            let engine = sim.engine(&Engine::builder().threads(threads)).unwrap();
+            let engine = sim.engine(&Engine::builder().drivers(threads)).unwrap();
             let callers: Vec<_> = (0..4)
                 .map(|caller| {
                     let engine = engine.clone();
@@ -89,9 +89,7 @@ fn a_descriptor_of_the_process_is_refused_with_a_reason() {
         .backend(Backend::Sim(SimConfig::new(5)))
         .build()
         .unwrap();
-    let error = engine
-        .file(std::fs::File::open("/dev/null").unwrap())
-        .unwrap_err();
+    let error = File::from_std(std::fs::File::open("/dev/null").unwrap(), &engine).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
     assert!(error.to_string().contains("by path"), "{error}");
 }

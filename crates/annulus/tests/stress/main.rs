@@ -45,7 +45,7 @@ fn stress(builder: EngineBuilder) {
 fn random_operations_drops_and_timeouts_leave_nothing_and_lose_nothing() {
     let ring = || Engine::builder().backend(Backend::Uring);
     stress(ring());
-    stress(ring().setup_mode(SetupMode::Deferred).threads(2));
+    stress(ring().setup_mode(SetupMode::Deferred).drivers(2));
     stress(
         ring()
             .setup_mode(SetupMode::Plain)

@@ -33,7 +33,7 @@ impl OnAnnulus {
     }
 
     fn engine(&self, job: &Job) -> Result<Engine, Failure> {
-        let mut builder = Engine::builder().threads(1).iopoll(self.iopoll);
+        let mut builder = Engine::builder().drivers(1).iopoll(self.iopoll);
         if self.sqpoll {
             builder = builder.sqpoll(SqPoll::new());
         }
@@ -78,7 +78,7 @@ impl<B: Bench> Variant<B> for OnAnnulus {
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
         let engine = self.engine(job)?;
         let files = (job.files.iter())
-            .map(|file| engine.file(file.try_clone()?))
+            .map(|file| File::from_std(file.try_clone()?, &engine))
             .collect::<std::io::Result<Vec<File>>>()
             .map_err(|error| Failure::failed("giving the files to the engine", &error))?;
         if self.iopoll {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use annulus::buf::{Arena, ArenaBuf, BufferLayout};
 use annulus::engine::{CurrentThreadDriver, SqPoll};
-use annulus::{Backend, Engine, EngineBackend, EngineBuilder, File};
+use annulus::{Backend, BackendInUse, Engine, EngineBuilder, File};
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker, on_owning_threads};
 use futures_executor::block_on;
 
@@ -275,11 +275,11 @@ impl Opened {
         let by_itself = job.threads.unwrap_or(1).min(processors);
         let drivers = drivers.or(job.drivers).unwrap_or(by_itself);
         let engine = builder
-            .threads(drivers)
+            .drivers(drivers)
             .build()
             .map_err(|error| Failure::Failed(format!("building the engine: {error}")))?;
         let files = (job.files.iter())
-            .map(|file| engine.file(file.try_clone()?))
+            .map(|file| File::from_std(file.try_clone()?, &engine))
             .collect::<std::io::Result<Vec<File>>>()
             .map_err(|error| Failure::failed("giving the files to the engine", &error))?;
         Ok(Opened {
@@ -297,7 +297,7 @@ impl Opened {
 
     /// Lets the harness read the number of `io_uring_enter` calls during the run.
     pub(crate) fn shows_calls<B: Bench>(&self, bench: &B) {
-        if let EngineBackend::Uring { .. } = self.engine.backend() {
+        if let BackendInUse::Uring { .. } = self.engine.backend() {
             let engine = self.engine.clone();
             bench.counts_calls(Box::new(move || engine.metrics().enters));
         }
@@ -324,7 +324,7 @@ impl Opened {
         if callers > 1 {
             note += &format!("; {callers} submitting threads");
         }
-        let uring = matches!(backend, EngineBackend::Uring { .. });
+        let uring = matches!(backend, BackendInUse::Uring { .. });
         let in_flight = self.drivers * IN_FLIGHT.min((IN_FLIGHT_BYTES / job.block_bytes).max(1));
         if uring && own {
             note += "; each submitting thread drives a ring";

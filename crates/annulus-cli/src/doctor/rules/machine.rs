@@ -74,7 +74,7 @@ fn processor_quota(findings: &Findings<'_>) -> Option<RuleReport> {
     let threads = quota.floor().max(1.0);
     (quota < limits.processors as f64).then(|| {
         RuleReport::new(Severity::Advice, what, why).next(format!(
-            "use RuntimeBuilder::threads({threads:.0}), and at most as many drivers of an engine"
+            "use RuntimeBuilder::cores({threads:.0}), and at most as many drivers of an engine"
         ))
     })
 }

@@ -154,7 +154,7 @@ impl State {
                 Ok(target.len().min(into.bytes()))
             }
             Request::RealPath { path, mut into } => {
-                let found = self.files.real_path(&path)?;
+                let found = self.files.real_path((fd, &path))?;
                 fill_whole(&mut into, &found)
             }
             Request::Stat {

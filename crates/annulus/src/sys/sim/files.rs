@@ -511,8 +511,8 @@ impl Files {
     }
 
     /// Returns the absolute path without symbolic links.
-    pub(crate) fn real_path(&self, path: &[u8]) -> SysResult<Name> {
-        let lookup = self.tree.find(path)?;
+    pub(crate) fn real_path(&self, path: DirPath<'_>) -> SysResult<Name> {
+        let lookup = self.resolve(path, End::Follow)?;
         self.tree.existing(&lookup)?;
         Ok(self.tree.path_of(&lookup))
     }

@@ -16,6 +16,16 @@ use crate::sys::sq_poll::{self, SqPoll};
 /// `RuntimeBuilder`.
 ///
 /// [`BackendInUse`] reports which one was chosen, and why.
+///
+/// The default suits most programs. A benchmark asks for one backend, so that it does not measure another one:
+///
+/// ```
+/// use annulus::{Backend, Engine};
+///
+/// assert_eq!(Backend::default(), Backend::Auto);
+/// let Err(error) = Engine::builder().backend(Backend::Uring).build() else { return };
+/// println!("{error}"); // names the cause and the remedy
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
@@ -37,6 +47,19 @@ pub enum Backend {
 }
 
 /// The backend of an engine or of a core, and the reason for it. `Display` writes it as a sentence.
+///
+/// ```
+/// use annulus::{Backend, BackendInUse, Engine};
+///
+/// let engine = Engine::builder().backend(Backend::Fallback).build()?;
+/// match engine.backend() {
+///     BackendInUse::Uring(rings) => println!("{} rings", rings.threads),
+///     BackendInUse::Fallback { reason: Some(reason), .. } => println!("fallback: {reason}"),
+///     BackendInUse::Fallback { reason, .. } => assert!(reason.is_none()), // it was requested
+///     other => println!("{other}"), // a sentence for each backend
+/// }
+/// # Ok::<(), annulus::SetupError>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BackendInUse {
@@ -62,6 +85,18 @@ pub enum BackendInUse {
 }
 
 /// The rings of an engine or of a core.
+///
+/// With little memory, a ring may be smaller than requested:
+///
+/// ```
+/// use annulus::{BackendInUse, Engine};
+///
+/// let engine = Engine::builder().ring_entries(128).build()?;
+/// if let BackendInUse::Uring(rings) = engine.backend() {
+///     assert!(rings.sq_entries <= 128);
+/// }
+/// # Ok::<(), annulus::SetupError>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct UringInUse {
@@ -82,6 +117,19 @@ pub struct UringInUse {
 
 /// The state of the polling that was requested for an engine. `Display` writes a part of the sentence of
 /// [`BackendInUse`](crate::BackendInUse), and nothing if no polling was requested.
+///
+/// ```
+/// use annulus::{BackendInUse, Engine};
+///
+/// let engine = Engine::builder().iopoll(true).build()?;
+/// if let BackendInUse::Uring(rings) = engine.backend() {
+///     match &rings.polling.iopoll {
+///         Some(Err(reason)) => println!("completions use interrupts: {reason}"),
+///         iopoll => assert!(matches!(iopoll, Some(Ok(())))),
+///     }
+/// }
+/// # Ok::<(), annulus::SetupError>(())
+/// ```
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct PollingInUse {
@@ -138,6 +186,20 @@ impl fmt::Display for PollingInUse {
 }
 
 /// The buffers into which the kernel receives for a core. `Display` writes a part of the sentence of [`BackendInUse`].
+///
+/// ```
+/// use annulus::{BackendInUse, runtime::Runtime};
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().receive_buffers(16, 4096).run(|core| async move {
+///     if let BackendInUse::Uring(rings) = core.backend() {
+///         let receive = rings.receive.as_ref().expect("a core receives");
+///         assert_eq!((receive.buffers, receive.buffer_bytes), (16, 4096));
+///     }
+///     Ok(())
+/// })
+/// # }
+/// ```
 #[cfg(feature = "net")]
 #[derive(Debug)]
 #[non_exhaustive]

@@ -100,6 +100,17 @@ impl Engine {
     /// Creates an engine with the defaults of [`EngineBuilder`]: io_uring if it is available, and the fallback
     /// otherwise.
     ///
+    /// Make one and share it: a clone is cheap, and each engine has its own threads and limits.
+    ///
+    /// ```
+    /// use annulus::Engine;
+    ///
+    /// let engine = Engine::new()?;
+    /// let clone = engine.clone(); // the same drivers
+    /// std::thread::spawn(move || pollster::block_on(clone.nop())).join().unwrap()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of [`EngineBuilder::build`].
@@ -113,6 +124,17 @@ impl Engine {
     }
 
     /// Returns the backend in use. Its `Display` gives the reason, and what to change.
+    ///
+    /// Log it at the start, to see later why a machine was slow:
+    ///
+    /// ```
+    /// use annulus::{Backend, Engine};
+    ///
+    /// let engine = Engine::builder().backend(Backend::Fallback).build()?;
+    /// let report = engine.backend().to_string();
+    /// assert!(report.contains("threads"), "{report}");
+    /// # Ok::<(), annulus::SetupError>(())
+    /// ```
     pub fn backend(&self) -> &BackendInUse {
         &self.backend
     }
@@ -135,6 +157,15 @@ impl Engine {
     }
 
     /// Returns a snapshot of the engine's counters.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// let engine = annulus::Engine::new()?;
+    /// let before = engine.metrics();
+    /// engine.nop().await?;
+    /// assert_eq!(engine.metrics().completed - before.completed, 1);
+    /// # Ok(()) }) }
+    /// ```
     pub fn metrics(&self) -> Metrics {
         self.submitter.metrics()
     }
@@ -151,6 +182,23 @@ impl Engine {
     /// all of it as ordinary memory. [`Arena::registered`] returns the result, with the reason and a hint.
     ///
     /// Needs Linux 5.19; before that, arenas are not registered. An arena's memory is not mapped in forked children.
+    ///
+    /// An engine that cannot register them still has the buffers:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// use annulus::buf::BufferLayout;
+    ///
+    /// let arena = engine.register_buffers(BufferLayout::new(8, 4096))?;
+    /// let file = engine.open(&path).await?;
+    /// let page = file.read_exact_at(arena.take().await, 0).await?; // registered, if possible
+    /// assert_eq!(page[0], 7);
+    /// println!("{}", arena.registered());
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -172,6 +220,18 @@ impl Engine {
     ///
     /// Reads and writes of a pipe or a terminal fail with `ESPIPE`, because it has no offsets.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let error = engine.open(dir.path().join("missing")).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    /// // A directory can be opened. Reads of it fail, and `sync_all` makes its names durable.
+    /// let opened = engine.open(dir.path()).await?;
+    /// opened.sync_all().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, unchanged (`ENOENT`, `EACCES`, …), and with `InvalidInput` if the path
@@ -181,6 +241,22 @@ impl Engine {
     }
 
     /// Opens a file for writing. Creates the file if it does not exist, and truncates it if it does.
+    ///
+    /// The file is open for writing only. For both, use [`open_with`](Engine::open_with):
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// assert!(file.read_at(vec![0; 1], 0).await.is_err());
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.read(true).write(true).create(true);
+    /// let file = engine.open_with(&options, dir.path().join("data")).await?;
+    /// file.write_all_at("hello", 0).await?;
+    /// assert_eq!(file.read_exact_at(vec![0; 5], 0).await?, b"hello");
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -192,6 +268,20 @@ impl Engine {
     /// Creates a file without a name on the file system of the directory `dir` (`O_TMPFILE`), for reading and writing.
     /// [`File::link_to`] gives it a name. Without one, it disappears when it is closed, also after a crash.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # if let Err(error) = engine.create_unnamed(dir.path()).await { // some file systems have no `O_TMPFILE`
+    /// #     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported); return Ok(());
+    /// # }
+    /// let scratch = engine.create_unnamed(dir.path()).await?;
+    /// scratch.write_all_at("temporary", 0).await?;
+    /// assert!(engine.read_dir(dir.path()).await?.is_empty()); // nothing to clean up
+    /// # assert_eq!(scratch.read_exact_at(vec![0; 9], 0).await?, b"temporary");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, unchanged (`EOPNOTSUPP` if the file system does not support it).
@@ -200,6 +290,21 @@ impl Engine {
     }
 
     /// Opens a directory as the base of paths; see [`Dir`].
+    ///
+    /// Names are resolved in the directory, also after it was renamed:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    /// engine.create_dir(&old).await?;
+    /// let base = engine.open_dir(&old).await?;
+    /// engine.rename(&old, &new).await?;
+    /// engine.write(base.at("file"), "contents").await?;
+    /// assert!(engine.try_exists(new.join("file")).await?);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -265,6 +370,22 @@ impl Engine {
 
     /// Renames a file or directory, and replaces `to` if it exists.
     ///
+    /// Replaces a file atomically: readers see the old or the new contents, never a part.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let (path, new) = (dir.path().join("config"), dir.path().join("config.new"));
+    /// let file = engine.create(&new).await?;
+    /// file.write_all_at("complete", 0).await?;
+    /// file.sync_all().await?; // before the rename, or a crash may leave an empty file
+    /// engine.rename(&new, &path).await?;
+    /// engine.open_dir(dir.path()).await?.file().sync_all().await?; // the new name is durable
+    /// # assert_eq!(engine.read(&path).await?, b"complete");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `rename(2)`, unchanged (`EXDEV` across file systems).
@@ -277,6 +398,18 @@ impl Engine {
     }
 
     /// Renames a file or directory, and fails if `to` exists (`RENAME_NOREPLACE`).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    /// # std::fs::write(&from, "")?; std::fs::write(&to, "")?;
+    /// let error = engine.rename_new(&from, &to).await.unwrap_err();
+    /// // `InvalidInput` on file systems without `RENAME_NOREPLACE`
+    /// assert!(matches!(error.kind(), std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::InvalidInput));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -291,6 +424,22 @@ impl Engine {
     }
 
     /// Exchanges two names atomically (`RENAME_EXCHANGE`). Both must exist; each may be a file or a directory.
+    ///
+    /// Two versions of a directory change places:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let (live, next) = (dir.path().join("live"), dir.path().join("next"));
+    /// # std::fs::create_dir(&live)?; std::fs::create_dir(&next)?; std::fs::write(next.join("index"), "new")?;
+    /// match engine.exchange(&live, &next).await {
+    ///     Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return Ok(()), // not supported
+    ///     exchanged => exchanged?,
+    /// }
+    /// assert_eq!(engine.read(live.join("index")).await?, b"new");
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -308,6 +457,19 @@ impl Engine {
     ///
     /// Uses the ring from Linux 5.15 on; before that, a blocking thread.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    /// engine.write(&one, "contents").await?;
+    /// engine.hard_link(&one, &two).await?;
+    /// assert_eq!(engine.metadata(&one).await?.links(), 2);
+    /// engine.remove_file(&one).await?; // a name goes; the file stays
+    /// assert_eq!(engine.read(&two).await?, b"contents");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `link(2)`, unchanged (`EEXIST`; `EXDEV` across file systems; `EPERM` for a directory).
@@ -322,6 +484,20 @@ impl Engine {
     /// Creates a symbolic link at `name` that points to `target`, which need not exist.
     ///
     /// Uses the ring from Linux 5.15 on; before that, a blocking thread.
+    ///
+    /// A relative target is relative to the link, not to the working directory:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let link = dir.path().join("link");
+    /// engine.write(dir.path().join("file"), "contents").await?;
+    /// engine.symlink("file", &link).await?;
+    /// assert_eq!(engine.read(&link).await?, b"contents");
+    /// assert_eq!(engine.read_link(&link).await?, std::path::Path::new("file"));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -346,6 +522,19 @@ impl Engine {
 
     /// Sets the permissions of the file at `path`. Follows symbolic links. Runs on a blocking thread, because io_uring
     /// has no opcode for it.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("script");
+    /// use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+    ///
+    /// engine.write(&path, "#!/bin/sh\n").await?;
+    /// engine.set_permissions(&path, Permissions::from_mode(0o755)).await?; // replaces all bits
+    /// assert_eq!(engine.metadata(&path).await?.mode(), 0o755);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -436,6 +625,20 @@ impl Engine {
 
     /// Removes a name of a file.
     ///
+    /// An open file can be used after its last name is gone:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// let file = engine.open(&path).await?;
+    /// engine.remove_file(&path).await?;
+    /// assert_eq!(file.read_exact_at(vec![0; 4], 0).await?, b"0123");
+    /// assert!(engine.remove_file(dir.path()).await.is_err()); // directories: `remove_dir`
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `unlink(2)`, unchanged.
@@ -465,6 +668,18 @@ impl Engine {
 
     /// Creates a directory and all of its parents that do not exist. Succeeds if it exists.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let path = dir.path().join("a/b/c");
+    /// assert!(engine.create_dir(&path).await.is_err()); // the parents are missing
+    /// engine.create_dir_all(&path).await?;
+    /// engine.create_dir_all(&path).await?; // exists already, which is no error
+    /// assert!(engine.metadata(&path).await?.is_dir());
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `mkdir(2)`, unchanged (`EEXIST` or `ENOTDIR` if a part of the path is a file).
@@ -480,6 +695,22 @@ impl Engine {
     ///
     /// A pipe or terminal is read to its end on a blocking thread, which a drop of the future does not stop.
     ///
+    /// Many small files at a time:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # for name in ["a", "b"] { std::fs::write(dir.path().join(name), name)?; }
+    /// let (a, b) = futures_lite::future::zip(
+    ///     engine.read(dir.path().join("a")),
+    ///     engine.read(dir.path().join("b")),
+    /// ).await;
+    /// assert_eq!((a?, b?), (b"a".to_vec(), b"b".to_vec()));
+    /// assert!(!engine.read("/proc/self/status").await?.is_empty()); // reports a length of 0
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `read(2)`, unchanged.
@@ -488,6 +719,17 @@ impl Engine {
     }
 
     /// Reads a whole file as UTF-8.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data");
+    /// engine.write(&path, vec![0xff, 0xfe]).await?;
+    /// let error = engine.read_to_string(&path).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidData); // no bytes are replaced or lost
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -501,6 +743,18 @@ impl Engine {
     /// matters.
     ///
     /// A pipe or terminal is written on a blocking thread, which a drop of the future does not stop.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data");
+    /// engine.write(&path, "a long old text").await?;
+    /// engine.write(&path, "new").await?; // replaces all of it
+    /// assert_eq!(engine.read(&path).await?, b"new");
+    /// // Neither durable nor atomic; see the example of `rename`.
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -536,6 +790,18 @@ impl Engine {
     ///
     /// If the future is dropped, `to` may have a part of the contents.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    /// engine.write(&from, "contents").await?;
+    /// assert_eq!(engine.copy(&from, &to).await?, 8);
+    /// let error = engine.copy(&from, &from).await.unwrap_err(); // would lose the contents
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, `read(2)`, `write(2)` or `fchmod(2)`, unchanged (such as `ENOSPC`).
@@ -545,6 +811,19 @@ impl Engine {
     }
 
     /// Returns whether `path` exists. Follows symbolic links.
+    ///
+    /// Another process may change the answer at any time. Open the file and handle the error where that matters:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let path = dir.path().join("data");
+    /// assert!(!engine.try_exists(&path).await?);
+    /// # std::os::unix::fs::symlink("missing", dir.path().join("link"))?;
+    /// assert!(!engine.try_exists(dir.path().join("link")).await?); // a link to nothing
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -559,6 +838,19 @@ impl Engine {
     /// replacing a directory with a symbolic link. Needs a descriptor for each level. If the future is dropped, or an
     /// error occurs, a part is removed.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("tree"); let kept = dir.path().join("kept");
+    /// engine.create_dir_all(path.join("sub")).await?;
+    /// engine.write(&kept, "contents").await?;
+    /// engine.symlink(&kept, path.join("link")).await?;
+    /// engine.remove_dir_all(&path).await?;
+    /// assert!(engine.try_exists(&kept).await?); // the link was removed, not what it points to
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, `getdents64(2)`, `unlink(2)` or `rmdir(2)`, unchanged (`ENOENT`; `ENOTDIR` if
@@ -570,6 +862,16 @@ impl Engine {
 
     /// Returns the absolute path of an existing file, without symbolic links, `.` and `..`: `realpath(3)`. Runs on a
     /// blocking thread, because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let path = engine.canonicalize(dir.path().join("./.")).await?;
+    /// assert!(path.is_absolute() && !path.ends_with("."));
+    /// assert!(engine.canonicalize(dir.path().join("missing")).await.is_err()); // it must exist
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -594,6 +896,15 @@ impl Engine {
 
     /// Sends a no-op through the driver and back, which measures the engine's own cost.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// let engine = annulus::Engine::new()?;
+    /// let start = std::time::Instant::now();
+    /// engine.nop().await?; // the first operation starts the driver; later ones are faster
+    /// println!("{:?}", start.elapsed());
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) after [`shutdown`](Engine::shutdown).
@@ -601,7 +912,21 @@ impl Engine {
         Operation::new(&self.submitter, Nop)
     }
 
-    /// Waits for `time` on the driver's clock.
+    /// Waits for `time` on the driver's clock. [`Operation::timeout`] on it replaces `time`, and its end
+    /// is then `Ok` as well.
+    ///
+    /// The time runs from the first poll on. Needs no runtime, unlike `annulus::time::sleep`:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let engine = annulus::Engine::new()?;
+    /// let start = Instant::now();
+    /// engine.sleep(Duration::from_millis(2)).await?;
+    /// assert!(start.elapsed() >= Duration::from_millis(2));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -614,6 +939,25 @@ impl Engine {
     ///
     /// Use this for futures without their own `timeout`, or for several steps together. For a single operation, prefer
     /// [`Operation::timeout`], which can return the buffer.
+    ///
+    /// Several steps within one limit:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use std::{io::ErrorKind, time::Duration};
+    ///
+    /// let log = engine.timeout(Duration::from_secs(30), async {
+    ///     let file = engine.create(dir.path().join("log")).await?;
+    ///     file.write_all_at("entry", 0).await?;
+    ///     file.sync_data().await
+    /// });
+    /// log.await??; // the outer result is the timeout's
+    /// let never = engine.timeout(Duration::from_millis(1), std::future::pending::<()>());
+    /// assert_eq!(never.await.unwrap_err().kind(), ErrorKind::TimedOut);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -642,6 +986,22 @@ impl Engine {
     /// [`EngineBuilder::drain_timeout`].
     ///
     /// The engine of a runtime ends with it: this call does nothing then.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// use annulus::EngineError;
+    ///
+    /// let file = engine.open(&path).await?;
+    /// engine.shutdown();
+    /// let error = engine.nop().await.unwrap_err(); // on every clone, and for every file
+    /// assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
+    /// let error = file.sync_all().await.unwrap_err();
+    /// assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
+    /// # Ok(()) }) }
+    /// ```
     pub fn shutdown(&self) {
         if !self.is_of_runtime {
             self.submitter.drain();

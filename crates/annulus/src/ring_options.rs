@@ -103,6 +103,22 @@ macro_rules! ring_option_methods {
             /// Sets the backend; [`Backend::Auto`] by default. [`Backend::Fallback`] uses blocking threads for files,
             /// and in a runtime epoll for sockets. A runtime refuses `Backend::Sim`, because the simulated kernel has
             /// no sockets.
+            ///
+            /// Tests of a program cover the fallback on a machine with io_uring:
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+            /// # let dir = tempfile::tempdir()?;
+            /// # let engine = annulus::Engine::new()?;
+            /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+            /// use annulus::{Backend, Engine};
+            ///
+            /// for backend in [Backend::Auto, Backend::Fallback] {
+            ///     let engine = Engine::builder().backend(backend).build()?;
+            ///     assert_eq!(engine.read(&path).await?, b"0123");
+            /// }
+            /// # Ok(()) }) }
+            /// ```
             pub fn backend(mut self, backend: Backend) -> Self {
                 self.options.backend = backend;
                 self
@@ -129,6 +145,18 @@ macro_rules! ring_option_methods {
             /// After that, memory that the kernel may still access is leaked on purpose and counted in
             /// [`Metrics::leaked`](crate::metrics::Metrics::leaked). A ring leaks its memory permanently, a blocking
             /// thread until its system call returns.
+            ///
+            /// A program that must end soon, although a network file system does not respond:
+            ///
+            /// ```
+            /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+            /// use std::time::Duration;
+            ///
+            /// let engine = annulus::Engine::builder().drain_timeout(Duration::from_secs(2)).build()?;
+            /// engine.nop().await?;
+            /// drop(engine); // waits for operations in flight; here there are none
+            /// # Ok(()) }) }
+            /// ```
             pub fn drain_timeout(mut self, timeout: Duration) -> Self {
                 self.options.drain_timeout = timeout;
                 self
@@ -144,6 +172,15 @@ macro_rules! ring_option_methods {
             ///
             /// Needs Linux 5.13, or 5.11 with `CAP_SYS_NICE`. If the kernel refuses, [`Backend::Auto`] continues
             /// without it and reports the reason; [`Backend::Uring`] fails.
+            ///
+            /// ```
+            /// use annulus::{Engine, engine::SqPoll};
+            ///
+            /// // If the kernel refuses, the engine works without it, and the report says why.
+            /// let engine = Engine::builder().sqpoll(SqPoll::new()).build()?;
+            /// println!("{}", engine.backend());
+            /// # Ok::<(), annulus::SetupError>(())
+            /// ```
             pub fn sqpoll(mut self, poll: SqPoll) -> Self {
                 self.options.sqpoll = Some(poll);
                 self

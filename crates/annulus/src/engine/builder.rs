@@ -83,6 +83,18 @@ impl EngineBuilder {
 
     /// Sets how many operations each driver keeps in the kernel at a time; 1,024 by default. Further operations wait in
     /// order of arrival, and batches alternate with single operations.
+    ///
+    /// Operations beyond the limit wait; they do not fail:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// let engine = annulus::Engine::builder().max_in_flight(2).build()?;
+    /// let nops: Vec<_> = (0..100).map(|_| engine.nop()).collect();
+    /// for nop in nops {
+    ///     nop.await?;
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     pub fn max_in_flight(mut self, operations: u32) -> Self {
         self.options.limits.in_flight = operations;
         self
@@ -90,6 +102,20 @@ impl EngineBuilder {
 
     /// Sets how many bytes of buffers each driver keeps in the kernel at a time; 256 MiB by default. A single larger
     /// operation still runs, alone.
+    ///
+    /// The memory that reads in flight may pin at a time:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// let engine = annulus::Engine::builder().max_in_flight_bytes(1 << 20).build()?;
+    /// let file = engine.open(&path).await?;
+    /// let (bytes, _) = file.read_at(vec![0; 8 << 20], 0).await?; // larger than the limit: runs alone
+    /// assert_eq!(bytes, 4096);
+    /// # Ok(()) }) }
+    /// ```
     pub fn max_in_flight_bytes(mut self, bytes: u64) -> Self {
         self.options.limits.in_flight_bytes = bytes;
         self
@@ -139,6 +165,14 @@ impl EngineBuilder {
     }
 
     /// Builds the engine.
+    ///
+    /// ```
+    /// use annulus::{Engine, SetupError};
+    ///
+    /// let error = Engine::builder().max_in_flight(0).build().unwrap_err();
+    /// assert!(matches!(error, SetupError::Config(_)));
+    /// println!("{error}"); // names the setting
+    /// ```
     ///
     /// # Errors
     ///

@@ -130,6 +130,19 @@ impl File {
     /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll). Determined when the file is opened, and updated when
     /// the kernel refuses a transfer.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// let file = engine.open(&path).await?;
+    /// if let Err(reason) = file.poll_support() {
+    ///     eprintln!("{reason}"); // here: the engine was built without `iopoll`
+    /// }
+    /// assert_eq!(file.read_exact_at(vec![0; 4], 0).await?, b"0123"); // works all the same
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with the reason why they are not polled; the message ends with a hint. The file still works, with
@@ -144,6 +157,24 @@ impl File {
 
     /// Returns the alignment that direct I/O on this file needs; `None` if the file was not opened with `O_DIRECT`.
     /// Taken from `statx(2)` since Linux 6.1, which has `STATX_DIOALIGN`; otherwise 4,096 bytes.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 8192])?;
+    /// use annulus::{OpenOptions, buf::AlignedBuf};
+    ///
+    /// assert_eq!(engine.open(&path).await?.direct_alignment(), None); // any alignment is right
+    /// # let direct = engine.open_with(OpenOptions::new().read(true).direct(true), &path).await;
+    /// # let Ok(file) = direct else { return Ok(()) }; // a file system without direct I/O
+    /// let alignment = file.direct_alignment().expect("`file` is open for direct I/O");
+    /// let bytes = 5000_usize.next_multiple_of(alignment.offset_bytes);
+    /// let buf = AlignedBuf::with_len(bytes, alignment.memory_bytes);
+    /// let (read, _) = file.read_at(buf, 0).await?; // past the page cache, and without a copy
+    /// # assert!(read >= 5000);
+    /// # Ok(()) }) }
+    /// ```
     pub fn direct_alignment(&self) -> Option<DirectAlignment> {
         self.direct.map(|direct| DirectAlignment {
             memory_bytes: direct.memory_bytes as usize,
@@ -185,6 +216,21 @@ impl File {
     /// An unaligned read of a file opened with `O_DIRECT` uses aligned memory of the engine: it reads the enclosing
     /// aligned range and copies the requested part.
     ///
+    /// The end of the file is a short read, and then one of 0 bytes:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// let file = engine.open(&path).await?;
+    /// let (bytes, buf) = file.read_at(vec![0; 8], 6).await?;
+    /// assert_eq!(&buf[..bytes], b"6789"); // the rest of `buf` is not from the file
+    /// let (bytes, _) = file.read_at(buf, 10).await?;
+    /// assert_eq!(bytes, 0);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `pread(2)`, unchanged. Fails with `InvalidInput` if the range ends beyond `i64::MAX`, or
@@ -198,7 +244,23 @@ impl File {
         self.read(buf, offset, Until::Once)
     }
 
-    /// Reads until `buf` is full, and continues after short transfers.
+    /// Reads until `buf` is full, and continues after short transfers. If the future is dropped, the engine frees the
+    /// buffer.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// use std::io::ErrorKind;
+    ///
+    /// let file = engine.open(&path).await?;
+    /// let record = file.read_exact_at(vec![0; 4], 2).await?; // the buffer alone: it is full
+    /// assert_eq!(record, b"2345");
+    /// let error = file.read_exact_at(record, 8).await.unwrap_err();
+    /// assert_eq!(error.error().kind(), ErrorKind::UnexpectedEof);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -241,6 +303,20 @@ impl File {
     /// Cached data is read directly into the slice. Other data is read into memory of the engine and copied when the
     /// result is taken, so dropping the future at any time is sound.
     ///
+    /// The result is short at the end of the file. The rest of the slice is not changed:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
+    /// let file = engine.open(&path).await?;
+    /// let mut table = [0; 8];
+    /// let bytes = file.read_into(&mut table, 6).await?;
+    /// assert_eq!(&table[..bytes], b"6789");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails like [`read_at`](File::read_at).
@@ -249,6 +325,20 @@ impl File {
     }
 
     /// Reads into several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
+    ///
+    /// A header and a body into two buffers, with one request:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "headbody")?;
+    /// let file = engine.open(&path).await?;
+    /// let (bytes, bufs) = file.read_vectored_at(vec![vec![0; 4], vec![0; 100]], 0).await?;
+    /// assert_eq!(bytes, 8); // the sum; the second buffer is not full
+    /// assert_eq!((&bufs[0][..], &bufs[1][..4]), (&b"head"[..], &b"body"[..]));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -263,6 +353,19 @@ impl File {
     }
 
     /// Reads until all of `bufs` are full, and continues after short transfers.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "headbody")?;
+    /// let file = engine.open(&path).await?;
+    /// let bufs = file.read_vectored_exact_at(vec![vec![0; 4], vec![0; 4]], 0).await?;
+    /// assert_eq!(bufs, [b"head", b"body"]);
+    /// let error = file.read_vectored_exact_at(bufs, 4).await.unwrap_err();
+    /// assert_eq!(error.into_buf().map(|bufs| bufs.len()), Some(2)); // all buffers come back
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -320,6 +423,20 @@ impl File {
     /// Writes `buf` at `offset`, in one transfer. Returns the number of bytes, which may be less than the length, and
     /// the buffer. A dropped write may still reach the file.
     ///
+    /// A write may be short, for example on a full disk. [`write_all_at`](File::write_all_at) continues:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let (bytes, buf) = file.write_at(b"record".to_vec(), 4).await?;
+    /// assert!(bytes <= buf.len());
+    /// // The bytes before the offset are a hole, which reads as zeros.
+    /// assert_eq!(engine.read(dir.path().join("data")).await?, b"\0\0\0\0record");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `pwrite(2)`, unchanged (`ENOSPC`, `EFBIG`, …). Fails with `InvalidInput` if the range
@@ -333,7 +450,23 @@ impl File {
         self.write(buf, offset, 0, false)
     }
 
-    /// Writes all of `buf`, and continues after short transfers.
+    /// Writes all of `buf`, and continues after short transfers. If the future is dropped, all, a part or none of it
+    /// may be written.
+    ///
+    /// Writes in flight together have no order. Await one before the next where they overlap:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let (one, two) = (file.write_all_at("left ", 0), file.write_all_at("right", 5));
+    /// let (one, two) = futures_lite::future::zip(one, two).await; // both at a time
+    /// one?;
+    /// two?;
+    /// assert_eq!(engine.read(dir.path().join("data")).await?, b"left right");
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -353,6 +486,20 @@ impl File {
     /// On a file that was not opened with `O_DIRECT`, this is a system call on a blocking thread with every backend,
     /// because a ring executes such writes to one file one after another. Up to
     /// [`blocking_threads`](crate::EngineBuilder::blocking_threads) of them run in parallel.
+    ///
+    /// One call instead of a write and a sync, for the entries of a log:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let log = engine.create(dir.path().join("log")).await?;
+    /// let entry = log.write_all_durable_at(b"entry".to_vec(), 0).await?;
+    /// // It is on stable storage now. The file's name is, once its directory was synced:
+    /// engine.open_dir(dir.path()).await?.file().sync_all().await?;
+    /// # assert_eq!(entry, b"entry");
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -414,6 +561,17 @@ impl File {
     }
 
     /// Writes all of several buffers, and continues after short transfers.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let record = vec![b"head".to_vec(), b"body".to_vec()];
+    /// let record = file.write_vectored_all_at(record, 0).await?; // without joining them first
+    /// assert_eq!((record.len(), file.metadata().await?.len()), (2, 8));
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -479,7 +637,21 @@ impl File {
     /// Makes data and metadata durable: `fsync(2)`.
     ///
     /// Covers the writes that completed before this future was first polled, and no others. The kernel may report an
-    /// error only once, so a later success does not mean that the data is safe.
+    /// error only once, so a later success does not mean that the data is safe. A sync whose future is dropped may lose
+    /// such an error.
+    ///
+    /// A sync that runs beside a write need not cover it:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let write = file.write_all_at("hello", 0);
+    /// write.await?; // first the write,
+    /// file.sync_all().await?; // then the sync
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -489,6 +661,21 @@ impl File {
     }
 
     /// Makes data durable, and the metadata needed to read it: `fdatasync(2)`.
+    ///
+    /// It leaves out metadata that is not needed to read the data, such as the times. A new length is written:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("log")).await?;
+    /// file.write_all_at("entry", 0).await?;
+    /// if let Err(error) = file.sync_data().await {
+    ///     // Do not repeat the sync: the kernel may have dropped the data. Write it again.
+    ///     return Err(error);
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -529,6 +716,19 @@ impl File {
     /// Files of `/proc` and `/sys` report a length of 0, so nothing is copied from them; use
     /// [`Engine::copy`](crate::Engine::copy).
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # std::fs::write(dir.path().join("from"), "0123456789")?;
+    /// let from = engine.open(dir.path().join("from")).await?;
+    /// let into = engine.create(dir.path().join("into")).await?;
+    /// let copied = from.copy_range_to(6, &into, 0, 100).await?;
+    /// assert_eq!(copied, 4); // the file ends
+    /// assert_eq!(engine.read(dir.path().join("into")).await?, b"6789");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `copy_file_range(2)`, unchanged: `EXDEV` across most file systems, `EINVAL` if the
@@ -553,6 +753,23 @@ impl File {
 
     /// Reserves, zeroes or releases a range of `bytes` bytes, starting at `offset`: `fallocate(2)`.
     ///
+    /// Reserves the space in advance, so that a later write does not find the disk full:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use annulus::op::AllocateMode;
+    ///
+    /// let file = engine.create(dir.path().join("log")).await?;
+    /// match file.allocate(0, 1 << 20, AllocateMode::KeepLength).await {
+    ///     Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(()),
+    ///     allocated => allocated?, // `StorageFull` if there is no space
+    /// }
+    /// assert_eq!(file.metadata().await?.len(), 0); // reserved, and not part of the file yet
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `fallocate(2)`, unchanged (`ENOSPC`; `EOPNOTSUPP` if the file system does not support
@@ -568,6 +785,20 @@ impl File {
 
     /// Advises the kernel how a range of `bytes` bytes, starting at `offset`, will be used: `posix_fadvise(2)`. 0 bytes
     /// means up to the end of the file.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 65_536])?;
+    /// use annulus::op::Advice;
+    ///
+    /// let file = engine.open(&path).await?;
+    /// file.advise(0, 65_536, Advice::WillNeed).await?; // the kernel begins to read; this does not wait
+    /// // … other work …
+    /// assert_eq!(file.read_exact_at(vec![0; 4096], 0).await?[0], 7);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -585,6 +816,18 @@ impl File {
     ///
     /// Uses the ring from Linux 6.9 on; before that, a blocking thread.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// file.write_all_at("0123456789", 0).await?;
+    /// file.set_len(4).await?;
+    /// file.set_len(6).await?; // the bytes that were cut off do not come back
+    /// assert_eq!(engine.read(dir.path().join("data")).await?, b"0123\0\0");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `ftruncate(2)`, unchanged (`EFBIG`; `EINVAL` if the file is not open for writing).
@@ -597,6 +840,23 @@ impl File {
     ///
     /// Uses the ring from Linux 5.15 on; before that, a blocking thread. Needs `/proc`.
     ///
+    /// A file that other processes see only when it is complete:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # if let Err(error) = engine.create_unnamed(dir.path()).await { // some file systems have no `O_TMPFILE`
+    /// #     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported); return Ok(());
+    /// # }
+    /// let file = engine.create_unnamed(dir.path()).await?;
+    /// file.write_all_at("complete", 0).await?;
+    /// file.sync_all().await?;
+    /// file.link_to(dir.path().join("name")).await?;
+    /// assert_eq!(engine.read(dir.path().join("name")).await?, b"complete");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `linkat(2)`, unchanged (`EEXIST`; `ENOENT` if the file has lost its last name).
@@ -608,6 +868,20 @@ impl File {
     }
 
     /// Sets the permissions of the file: `fchmod(2)`, on a blocking thread.
+    ///
+    /// Unlike the [mode](crate::OpenOptions::mode) of an open, this is not reduced by the umask:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+    ///
+    /// let file = engine.create(dir.path().join("shared")).await?;
+    /// file.set_permissions(Permissions::from_mode(0o666)).await?;
+    /// assert_eq!(file.metadata().await?.mode(), 0o666);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -625,6 +899,20 @@ impl File {
     }
 
     /// Sets the times of the last read and of the last change: `futimens(3)`, on a blocking thread.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use annulus::fs::FileTimes;
+    ///
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    /// file.set_times(FileTimes::new().set_modified(time)).await?;
+    /// assert_eq!(file.metadata().await?.modified(), time);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -654,6 +942,25 @@ impl File {
     /// Sets the extended attribute `name` to `value`, which has at most 64 KiB: `fsetxattr(2)`.
     ///
     /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
+    ///
+    /// Names of users start with `user.`. Not every file system has attributes:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// match file.set_xattr("user.comment", "first").await {
+    ///     Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(()),
+    ///     set => set?,
+    /// }
+    /// assert_eq!(file.get_xattr("user.comment").await?, b"first");
+    /// assert!(file.list_xattrs().await?.contains(&"user.comment".into()));
+    /// file.remove_xattr("user.comment").await?;
+    /// let error = file.get_xattr("user.comment").await.unwrap_err();
+    /// assert_eq!(error.raw_os_error(), Some(61)); // `ENODATA`
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -708,6 +1015,21 @@ impl File {
     /// The dropping thread then makes the call, except for a file on a local file system that has no name any more, and
     /// for a file on FUSE that was only read.
     ///
+    /// Closing shows errors that a drop hides. It waits for no other handle:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use annulus::fs::Closed;
+    ///
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let clone = file.clone();
+    /// assert_eq!(file.close().await?, Closed::Deferred); // `clone` has the descriptor
+    /// assert_eq!(clone.close().await?, Closed::Now);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `close(2)`, unchanged (`EIO` or `EDQUOT` on network file systems). The file is closed
@@ -744,6 +1066,25 @@ impl AsFd for File {
 }
 
 /// The result of [`File::close`].
+///
+/// A write that was dropped holds the descriptor, too, until it has completed:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::fs::Closed;
+///
+/// let file = engine.create(dir.path().join("data")).await?;
+/// let write = futures_lite::future::poll_once(file.write_all_at(vec![7; 1 << 20], 0)).await;
+/// drop(write);
+/// match file.close().await? {
+///     Closed::Now => {} // the write had completed
+///     Closed::Deferred => {} // an error of the close will not be reported
+///     other => unreachable!("{other:?}"),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Closed {
@@ -755,6 +1096,26 @@ pub enum Closed {
 }
 
 /// The alignment that direct I/O needs, in bytes. Each value is a power of two.
+///
+/// A range rounded to what a file needs:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 16_384])?;
+/// use annulus::fs::DirectAlignment;
+///
+/// let (offset, bytes) = (5000_u64, 3000_u64);
+/// let unit = match engine.metadata(&path).await?.direct_alignment() {
+///     Some(DirectAlignment { offset_bytes, .. }) => offset_bytes as u64,
+///     None => 4096, // not known before Linux 6.1; every device takes it
+/// };
+/// let start = offset - offset % unit;
+/// let end = (offset + bytes).next_multiple_of(unit);
+/// assert!(start <= offset && end >= 8000 && (end - start) % unit == 0);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectAlignment {

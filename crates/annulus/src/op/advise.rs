@@ -52,6 +52,22 @@ unsafe impl UnitOp for Advise {
 }
 
 /// The expected use of a range of a file; see `posix_fadvise(2)`.
+///
+/// After a copy of a large file, its pages need not push others out of the memory. Changed pages stay, so write them
+/// first:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::op::Advice;
+///
+/// let file = engine.create(dir.path().join("copy")).await?;
+/// file.write_all_at(vec![7; 1 << 16], 0).await?;
+/// file.sync_data().await?;
+/// file.advise(0, 0, Advice::DontNeed).await?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {

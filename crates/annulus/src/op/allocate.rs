@@ -47,6 +47,25 @@ unsafe impl UnitOp for Allocate {
 }
 
 /// The change to a range of a file.
+///
+/// A range that is not needed any more gives its space back:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::op::AllocateMode;
+///
+/// let file = engine.create(dir.path().join("data")).await?;
+/// file.write_all_at(vec![7; 16_384], 0).await?;
+/// match file.allocate(4096, 8192, AllocateMode::PunchHole).await {
+///     Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(()),
+///     punched => punched?,
+/// }
+/// let data = engine.read(dir.path().join("data")).await?;
+/// assert_eq!((data.len(), data[4095], data[4096], data[12_288]), (16_384, 7, 0, 7));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocateMode {

@@ -48,6 +48,23 @@ unsafe impl UnitOp for SyncRange {
 }
 
 /// The step of a write-back; see `sync_file_range(2)`. The values are the flags of the kernel, from linux/fs.h.
+///
+/// A long file is written to the disk while it is made, so that the sync at the end is short:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = annulus::Engine::new()?;
+/// use annulus::op::SyncRangeMode;
+///
+/// let file = engine.create(dir.path().join("data")).await?;
+/// for piece in 0..4 {
+///     file.write_all_at(vec![7; 65_536], piece * 65_536).await?;
+///     file.sync_range(piece * 65_536, 65_536, SyncRangeMode::Start).await?; // does not wait
+/// }
+/// file.sync_data().await?; // still needed: only this makes it durable
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]

@@ -17,6 +17,29 @@ use crate::buf::Chunk;
 use crate::byte_stream::{ByteStream, byte_stream_traits};
 
 /// A connected stream of this library that an [`AsyncStream`] can take over.
+///
+/// A function for both kinds of streams:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// # #[cfg(feature = "tokio-io")] {
+/// use annulus::net::{AsyncStream, ConnectedStream, UnixStream};
+/// use tokio::io::AsyncBufReadExt;
+///
+/// async fn first_line<S: ConnectedStream>(stream: &mut AsyncStream<S>) -> std::io::Result<String>
+/// where
+///     AsyncStream<S>: tokio::io::AsyncBufRead,
+/// {
+///     let mut line = String::new();
+///     stream.read_line(&mut line).await?;
+///     Ok(line)
+/// }
+/// let (near, far) = UnixStream::pair()?;
+/// near.send_all("one\ntwo\n").await?;
+/// assert_eq!(first_line(&mut AsyncStream::new(far)).await?, "one\n");
+/// # }
+/// # Ok(()) })? }
+/// ```
 pub trait ConnectedStream: sealed::Sealed + 'static {}
 
 impl ConnectedStream for TcpStream {}

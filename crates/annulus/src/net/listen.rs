@@ -79,6 +79,19 @@ impl ListenOptions {
     ///
     /// Without it, a restarted server can't bind its address (`EADDRINUSE`) until the last of those connections has
     /// closed, which takes up to a minute. Neither can a task that has just dropped a listener at that address.
+    ///
+    /// A test that wants to find out whether the port of an old server is still in use:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::{ListenOptions, TcpListener};
+    ///
+    /// let strict = ListenOptions::new().reuse_address(false);
+    /// let listener = TcpListener::bind_with("127.0.0.1:0", &strict)?;
+    /// let error = TcpListener::bind_with(listener.local_addr()?, &strict).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    /// # Ok(()) })? }
+    /// ```
     pub fn reuse_address(mut self, on: bool) -> Self {
         self.reuse_address = on;
         self
@@ -115,6 +128,28 @@ impl ListenOptions {
     /// If off, the second core fails with `EADDRINUSE`. Other runtimes and processes can't bind the address in either
     /// case, except a process of the same user that sets `SO_REUSEPORT`: a runtime of several cores sets it on its
     /// listeners.
+    ///
+    /// A service for one core only. Otherwise the kernel would send connections to each core that binds the address:
+    ///
+    /// ```
+    /// use std::net::{Ipv4Addr, TcpListener as Std};
+    /// use annulus::net::{ListenOptions, TcpListener};
+    /// use annulus::runtime::{self, Runtime};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// Runtime::builder().cores(2).run(|core| async move {
+    ///     if core.index() != 0 {
+    ///         return Ok(());
+    ///     }
+    ///     let only = ListenOptions::new().shared_by_cores(false);
+    ///     let listener = TcpListener::bind_with((Ipv4Addr::LOCALHOST, 0), &only)?;
+    ///     let address = listener.local_addr()?;
+    ///     let second = runtime::handle().spawn_on(1, move || async move { TcpListener::bind(address).is_err() });
+    ///     assert!(!matches!(second.await, Ok(false)));
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
     pub fn shared_by_cores(mut self, on: bool) -> Self {
         self.shared_by_cores = on;
         self

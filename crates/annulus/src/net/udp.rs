@@ -275,6 +275,17 @@ impl UdpSocket {
 
     /// Returns the address of the connected peer.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UdpSocket;
+    ///
+    /// let (server, client) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// assert_eq!(client.peer_addr().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+    /// client.connect(server.local_addr()?).await?; // sends nothing
+    /// assert_eq!(client.peer_addr()?, server.local_addr()?);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `ENOTCONN` if the socket is not connected.

@@ -178,6 +178,21 @@ impl Writer {
     ///
     /// Not cancel-safe: a dropped future may have written a part of them.
     ///
+    /// A write with a time limit must not be repeated: a part may have been written. Give such data in one buffer:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let mut writer = near.writer().with_limit(4);
+    /// let write = futures_lite::future::poll_once(writer.write(b"0123456789")).await;
+    /// assert!(write.is_none()); // dropped in the middle
+    /// let accepted = futures_lite::future::poll_once(writer.write_buf("whole")).await;
+    /// assert!(accepted.is_none()); // `write_buf` takes all or nothing
+    /// drop(writer);
+    /// assert_eq!(far.recv_exact(vec![0; 4]).await?, b"0123");
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with the error of an earlier send.
@@ -220,6 +235,23 @@ impl Writer {
     }
 
     /// Writes a whole buffer like [`write_buf`](Writer::write_buf), without waiting.
+    ///
+    /// A server that drops messages of a client that is too slow:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let (near, far) = annulus::net::UnixStream::pair()?;
+    /// let mut writer = near.writer().with_limit(1024);
+    /// let mut lost = 0;
+    /// for _ in 0..10 {
+    ///     if writer.try_write_buf(vec![7; 512]).is_err() {
+    ///         lost += 1; // the buffer is returned
+    ///     }
+    /// }
+    /// assert_eq!((lost, writer.unsent()), (8, 1024));
+    /// # drop(far);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

@@ -81,6 +81,27 @@ impl Signal {
     /// Waits until the signal has arrived since the last call. Several arrivals may be reported as one. Dropping the
     /// future loses none.
     ///
+    /// Two signals in one loop:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # use signal_hook::low_level::raise;
+    /// use annulus::signal::{self, Signal};
+    ///
+    /// let (mut reload, mut stop) = (Signal::new(signal::SIGHUP)?, Signal::new(signal::SIGTERM)?);
+    /// # raise(signal::SIGHUP)?; let mut reloads = 0;
+    /// loop {
+    ///     let reloading = async { reload.recv().await.map(|()| true) };
+    ///     let stopping = async { stop.recv().await.map(|()| false) };
+    ///     if !futures_lite::future::or(reloading, stopping).await? {
+    ///         break; // SIGTERM
+    ///     }
+    ///     # raise(signal::SIGTERM)?; reloads += 1;
+    /// }
+    /// # assert_eq!(reloads, 1);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails if the runtime ends.

@@ -248,6 +248,20 @@ impl<F: Future> Future for Timeout<F> {
 /// Returns an interval whose first tick is immediate, and whose next ticks follow at multiples of `period`. A late
 /// tick does not delay later ones. Missed ticks are skipped.
 ///
+/// A tick may be dropped and awaited again, as in a `select`:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::time::Duration;
+/// use annulus::time;
+///
+/// let mut interval = time::interval(Duration::from_secs(3600));
+/// interval.tick().await; // the first one is immediate
+/// let second = futures_lite::future::poll_once(interval.tick()).await;
+/// assert!(second.is_none()); // in an hour; the dropped wait changes nothing
+/// # Ok(()) })? }
+/// ```
+///
 /// # Panics
 ///
 /// Panics if the calling thread is not a runtime core, or if `period` is 0.

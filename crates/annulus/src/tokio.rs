@@ -75,6 +75,19 @@ use crate::sys::forked;
 /// A program with `panic = "abort"`, and a forked child, call this for each runtime whose threads shall have rings.
 /// With `panic = "abort"` the runtime must have been built with I/O, which is not checked there.
 ///
+/// With `panic = "abort"` a program says so itself:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+/// annulus::tokio::adopt(runtime.handle())?;
+/// runtime.block_on(async {
+///     let engine = annulus::Engine::new()?;
+///     engine.nop().await // submitted by this thread
+/// })
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// Fails with `Unsupported` if the runtime was built without I/O, or in a forked child if the runtime is its parent's.
@@ -91,6 +104,16 @@ pub fn adopt(runtime: &Handle) -> io::Result<()> {
 
 /// Declares that operations of the threads of `runtime` go to the engine's drivers. Without I/O they do in any case;
 /// this prevents the attempt to find out.
+///
+/// A runtime whose workers are busy with computations:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// annulus::tokio::use_drivers(runtime.handle()); // before its first operation
+/// runtime.block_on(async { annulus::Engine::new()?.nop().await })
+/// # }
+/// ```
 pub fn use_drivers(runtime: &Handle) {
     add(runtime.id(), Mode::Drivers(DECLARED));
 }

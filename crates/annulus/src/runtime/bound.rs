@@ -67,6 +67,22 @@ impl<T: 'static> CoreBound<T> {
 
     /// Returns the value.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use std::{cell::Cell, rc::Rc};
+    /// use annulus::runtime::CoreBound;
+    ///
+    /// let bound = CoreBound::new(Rc::new(Cell::new(1)))?;
+    /// bound.get()?.set(2); // on the core, without a lock
+    /// let (bound, error) = std::thread::spawn(move || {
+    ///     let error = bound.get().unwrap_err(); // on another thread
+    ///     (bound, error)
+    /// }).join().unwrap();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::Other);
+    /// assert_eq!(bound.get()?.get(), 2);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `Other` if the calling thread is not the value's core; the message names the core. Fails with

@@ -19,6 +19,21 @@ use crate::sys::ring::SetupMode;
 use crate::sys::sq_poll::SqPoll;
 
 /// The position of a core in its runtime, and its backend.
+///
+/// Work that one core does for all:
+///
+/// ```
+/// use annulus::runtime::Runtime;
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder().run(|core| async move {
+///     if core.index() == 0 {
+///         println!("{} cores on {}", core.cores(), core.backend());
+///     }
+///     Ok(())
+/// })
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CoreInfo {
     pub(super) index: usize,
@@ -54,6 +69,21 @@ const CQ_PER_SQ: u32 = 4;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Configures and starts a runtime. Made by [`Runtime::builder`](super::Runtime::builder).
+///
+/// ```
+/// use std::time::Duration;
+/// use annulus::runtime::Runtime;
+///
+/// # fn main() -> std::io::Result<()> {
+/// Runtime::builder()
+///     .cores(2) // default: one per processor
+///     .grace(Duration::from_secs(10)) // for requests that have begun, at the end
+///     .run(|core| async move {
+///         println!("{}", core.backend());
+///         Ok(()) // the end of `main` on each core ends the runtime
+///     })
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RuntimeBuilder {
     pub(super) options: RingOptions,
@@ -96,6 +126,16 @@ impl RuntimeBuilder {
     /// Sets whether each core's thread is pinned to a processor while the runtime runs: core n to the n-th processor
     /// that the process may use. Blocking threads are not pinned. Off by default, because the scheduler does better
     /// on a machine that also does other work.
+    ///
+    /// For a machine that does nothing else. With less than one processor per core, pinning slows the program down:
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// Runtime::builder().pin(true).run(|_core| async { Ok(()) })
+    /// # }
+    /// ```
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
@@ -106,6 +146,26 @@ impl RuntimeBuilder {
     ///
     /// After it, tasks are dropped, and a TCP connection that is still sending is reset, so that its peer does not
     /// take a part of a message for the whole. A Unix stream can't be reset: its peer reads the end of the stream.
+    ///
+    /// Without it, tasks that are in the middle of something are dropped at the end:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use annulus::runtime::{self, Runtime};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// # let (near, mut far) = std::os::unix::net::UnixStream::pair()?;
+    /// Runtime::builder().grace(Duration::from_secs(5)).block_on(async {
+    ///     let stream = annulus::net::UnixStream::from_std(near)?;
+    ///     runtime::spawn(async move {
+    ///         runtime::yield_now().await;
+    ///         stream.send_all("the last words").await
+    ///     });
+    ///     std::io::Result::Ok(()) // the task goes on for up to 5 s
+    /// })??;
+    /// # let mut text = String::new(); std::io::Read::read_to_string(&mut far, &mut text)?;
+    /// # assert_eq!(text, "the last words"); Ok(()) }
+    /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -119,6 +179,17 @@ impl RuntimeBuilder {
     /// the descriptor is closed, after at most twice the time. `close_timeouts` in [`Counts`](crate::metrics::Counts)
     /// counts these connections. [`TcpStream::set_close_timeout`](crate::net::TcpStream::set_close_timeout) sets the
     /// time for one stream.
+    ///
+    /// A server of slow clients that should not keep dead connections for a minute:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use annulus::runtime::Runtime;
+    ///
+    /// let builder = Runtime::builder().close_timeout(Duration::from_secs(10));
+    /// # builder.block_on(async {})?;
+    /// # Ok::<(), annulus::SetupError>(())
+    /// ```
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.close_timeout = timeout;
         self
@@ -129,6 +200,17 @@ impl RuntimeBuilder {
     ///
     /// Unneeded buffers cost speed: they are used in rotation, so each one has left the CPU cache when it is used
     /// again.
+    ///
+    /// For large messages. A number that is not a power of two is refused at the start:
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// let wrong = Runtime::builder().receive_buffers(100, 65_536).block_on(async {});
+    /// assert!(wrong.is_err());
+    /// Runtime::builder().receive_buffers(64, 65_536).block_on(async {})?; // 4 MiB per core
+    /// # Ok::<(), annulus::SetupError>(())
+    /// ```
     pub fn receive_buffers(mut self, count: u16, bytes: u32) -> Self {
         self.group.size = Some((count, bytes));
         self
@@ -145,6 +227,19 @@ impl RuntimeBuilder {
 
     /// Shuts the runtime down at SIGINT and SIGTERM, as [`Handle::shutdown`] does. The [`grace`](RuntimeBuilder::grace)
     /// period is then the time that requests in progress have. No effect on [`block_on`](RuntimeBuilder::block_on).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let builder = Runtime::builder().shutdown_on_signals().grace(Duration::from_secs(10));
+    /// builder.run(|core| async move {
+    ///     # if core.index() == 0 { signal_hook::low_level::raise(annulus::signal::SIGTERM)?; }
+    ///     std::future::pending().await // a server; dropped at SIGTERM, and `run` returns
+    /// })
+    /// # }
+    /// ```
     #[cfg(feature = "signal")]
     pub fn shutdown_on_signals(mut self) -> Self {
         self.shutdown_on_signals = true;
@@ -192,6 +287,20 @@ impl RuntimeBuilder {
     ///
     /// If that runtime ends before the cores, its timers and sockets fail or panic in the tasks that use them. A
     /// current-thread runtime makes progress only while some thread is in its `block_on`.
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokio = tokio::runtime::Runtime::new()?;
+    /// let builder = Runtime::builder().with_tokio_handle(tokio.handle().clone());
+    /// let name = builder.block_on(async {
+    ///     // On a thread of Tokio, so the future must be `Send`, and sockets of the core can't be used.
+    ///     tokio::spawn(async { std::thread::current().name().map(str::to_owned) }).await
+    /// })??;
+    /// assert_ne!(name, std::thread::current().name().map(str::to_owned));
+    /// # Ok(()) }
+    /// ```
     #[cfg(feature = "tokio")]
     pub fn with_tokio_handle(mut self, handle: tokio::runtime::Handle) -> Self {
         self.tokio = TokioChoice::Of(handle);
@@ -253,6 +362,20 @@ impl RuntimeBuilder {
     /// Runs `main` on each core, and waits until it has ended on all of them. The calling thread is the first core
     /// meanwhile.
     ///
+    /// The first error ends all cores, and is returned:
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// let ended = Runtime::builder().run(|core| async move {
+    ///     match core.index() {
+    ///         0 => Err(std::io::Error::other("no configuration")),
+    ///         _ => std::future::pending().await, // dropped
+    ///     }
+    /// });
+    /// assert_eq!(ended.unwrap_err().to_string(), "no configuration");
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with the first error of a core's `main`, which ends the runtime. Fails with [`SetupError`] if the
@@ -274,6 +397,18 @@ impl RuntimeBuilder {
     }
 
     /// Runs one future on a single core, which uses the calling thread. Returns the future's output.
+    ///
+    /// A runtime within a core of another one is refused. Await the future instead, or use a blocking thread:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::runtime::{Runtime, spawn_blocking};
+    ///
+    /// assert!(Runtime::builder().block_on(async {}).is_err());
+    /// let sum = spawn_blocking(|| Runtime::builder().block_on(async { 2 + 3 })).await?;
+    /// assert_eq!(sum?, 5);
+    /// # Ok(()) })? }
+    /// ```
     ///
     /// # Errors
     ///

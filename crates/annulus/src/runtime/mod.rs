@@ -66,6 +66,22 @@ use crate::engine::Engine;
 
 /// Starts a task on the calling core. Dropping the handle does not end the task.
 ///
+/// A task needs no `Send`, because it stays on its core:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use std::{cell::Cell, rc::Rc};
+/// use annulus::runtime;
+///
+/// let counter = Rc::new(Cell::new(0));
+/// let shared = Rc::clone(&counter);
+/// let task = runtime::spawn(async move { shared.set(shared.get() + 1) });
+/// assert_eq!(counter.get(), 0); // it runs when this task waits
+/// task.await?;
+/// assert_eq!(counter.get(), 1);
+/// # Ok(()) })? }
+/// ```
+///
 /// # Panics
 ///
 /// Panics if the calling thread is not a runtime core.
@@ -78,6 +94,17 @@ where
 }
 
 /// Returns a handle to the calling thread's runtime, for other threads and other cores.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::runtime;
+///
+/// let handle = runtime::handle(); // `Send`; take it along to another thread
+/// let sum = std::thread::spawn(move || handle.spawn_on(0, || async { 2 + 3 }));
+/// let task = runtime::spawn_blocking(|| sum.join().unwrap()).await?; // joining blocks
+/// assert_eq!(task.await?, 5);
+/// # Ok(()) })? }
+/// ```
 ///
 /// # Panics
 ///
@@ -129,6 +156,26 @@ pub fn engine() -> Engine {
 /// Waits until the runtime shuts down, or the calling core's main future has ended. Tasks that have to finish work
 /// first await it; they have the [grace period](RuntimeBuilder::grace) for that.
 ///
+/// A connection that finishes its request before it ends:
+///
+/// ```
+/// use std::time::Duration;
+/// use annulus::runtime::{self, Runtime};
+///
+/// # let finished = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)); let end = finished.clone();
+/// # let builder = Runtime::builder();
+/// builder.grace(Duration::from_secs(5)).block_on(async move {
+///     runtime::spawn(async move {
+///         runtime::stopping().await; // or a request, whichever is first
+///         # end.store(true, std::sync::atomic::Ordering::Relaxed);
+///         println!("the last response is sent");
+///     });
+///     runtime::yield_now().await;
+/// })?; // the main future ends: the grace period begins
+/// # assert!(finished.load(std::sync::atomic::Ordering::Relaxed));
+/// # Ok::<(), annulus::SetupError>(())
+/// ```
+///
 /// # Panics
 ///
 /// Panics if the calling thread is not a runtime core.
@@ -150,6 +197,18 @@ pub async fn stopping() {
 }
 
 /// Returns whether [`stopping`] is ready. `false` on a thread that is not a runtime core.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::runtime;
+///
+/// assert!(!runtime::is_stopping());
+/// runtime::handle().shutdown();
+/// while !runtime::is_stopping() {
+///     runtime::yield_now().await; // a loop that looks after each step whether to go on
+/// }
+/// # Ok(()) })? }
+/// ```
 #[inline]
 pub fn is_stopping() -> bool {
     executor::is_stopping()
@@ -170,7 +229,25 @@ impl Drop for WaitingForStop {
     }
 }
 
-/// Lets other tasks of the core run, and polls its ring, before the calling task continues.
+/// Lets the other tasks of the core that are ready run before the calling task continues. The core polls its ring after
+/// at most 256 polls of tasks, so a task that yields in a loop delays completions by that many turns.
+///
+/// A long computation that lets connections make progress:
+///
+/// ```
+/// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+/// use annulus::runtime;
+///
+/// let other = runtime::spawn(async { 7 });
+/// let mut sum = 0_u64;
+/// for part in 0..100 {
+///     sum += (part * 1000..(part + 1) * 1000).sum::<u64>();
+///     runtime::yield_now().await;
+/// }
+/// assert!(other.is_finished());
+/// assert_eq!(sum, 4_999_950_000);
+/// # Ok(()) })? }
+/// ```
 pub async fn yield_now() {
     coop_budget::yield_now().await;
 }

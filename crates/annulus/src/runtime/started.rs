@@ -79,6 +79,20 @@ impl Runtime {
 
     /// Runs a future on core 0, and waits for its output. `start` runs on the core and makes the future.
     ///
+    /// A synchronous function of a program that keeps the runtime:
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let runtime = Runtime::builder().start()?;
+    /// let sum = runtime.block_on(|| async { 2 + 3 })?;
+    /// assert_eq!(sum, 5);
+    /// // Two levels of results if the future has its own:
+    /// let text = runtime.block_on(|| async { annulus::runtime::engine().read_to_string("Cargo.toml").await })??;
+    /// # assert!(text.contains("annulus")); Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails if the runtime has ended, or if the calling thread is a core, which must not wait for another one; await
@@ -108,6 +122,16 @@ impl Runtime {
     }
 
     /// Shuts the runtime down as [`Handle::shutdown`] does, and waits for its end.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let runtime = annulus::runtime::Runtime::builder().start()?;
+    /// let handle = runtime.handle().clone();
+    /// runtime.shutdown()?; // all cores have ended; a drop would hide an error
+    /// let late = pollster::block_on(handle.spawn_on(0, || async {}));
+    /// assert!(late.unwrap_err().is_aborted());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -403,7 +403,9 @@ fn control_shared(
     let generation = duplicates::generation(&other_set, fd);
     drop(other_set);
     let mut guard = set.take()?;
-    let has_fired = |member: &SharedMember| member.is_named(fd) && member.has_fired();
+    let has_fired = |member: &SharedMember| {
+        member.is_named(fd) && member.generation == generation && member.has_fired()
+    };
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     // The kernel's set does not have a one-shot member that was reported here.
     let result = match (

@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Library,
     /// A stream that a set serves.
     Served,
-    /// A stream that was handed back and still has buffered bytes.
+    /// A stream that was handed back, and of which the library still holds something.
     HandedBack,
     /// A stream that the program has closed; the ring will close it.
     Closing,
@@ -51,6 +51,9 @@ const KINDS: [Kind; 8] = [
 pub(crate) const NONBLOCK: u32 = 1 << 8;
 /// Must not be served, for the reason in `WHY_MASK`; see [`never_served`].
 const NEVER_SERVED: u32 = 1 << 9;
+/// Another set has reported it as a one-shot member, which its kernel's set therefore does not have. Only the kind
+/// `HandedBack` keeps the record of that member.
+pub(crate) const FIRED_ELSEWHERE: u32 = 1 << 10;
 /// Another number or another process refers to it as well.
 pub(crate) const SHARED: u32 = 1 << 11;
 /// Accepted by this process, and certainly not inherited by another: see [`mark_all_shared`].
@@ -61,7 +64,7 @@ pub(crate) const CREATED: u32 = 1 << 14;
 /// The number's file is no TCP socket. Every call that gives the number another file clears the mark.
 pub(crate) const NOT_TCP: u32 = 1 << 15;
 
-const FLAGS: u32 = NONBLOCK | NEVER_SERVED | WHY_MASK | SHARED | UNSHARED;
+const FLAGS: u32 = NONBLOCK | NEVER_SERVED | WHY_MASK | FIRED_ELSEWHERE | SHARED | UNSHARED;
 
 const KIND_MASK: u32 = 7;
 /// The reason of `NEVER_SERVED`.
@@ -141,6 +144,11 @@ impl Entry {
     pub(crate) fn set_kind(&self, kind: Kind, flags: u32) {
         let state = kind as u32 | flags | (identity::fork_generation() & 0xffff) << PROCESS_SHIFT;
         self.state.store(state, Ordering::Release);
+    }
+
+    /// Sets a flag, and changes nothing else.
+    pub(crate) fn set_flag(&self, flag: u32) {
+        self.state.fetch_or(flag, Ordering::AcqRel);
     }
 
     /// Forgets the state of the number.

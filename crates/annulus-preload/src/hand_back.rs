@@ -14,7 +14,7 @@ use crate::deferred_output;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::errno;
 use crate::fd_limit;
-use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
+use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
@@ -197,6 +197,7 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
         || !connection.backlog.is_empty()
         || connection.is(flag::ARMED)
         || (connection.is(flag::DISABLED) && connection.is(flag::MEMBER))
+        || entry.flags() & FIRED_ELSEWHERE != 0
     {
         return;
     }

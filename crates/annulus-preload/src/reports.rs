@@ -9,7 +9,7 @@ use libc::epoll_event;
 
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::epoll_set::SetGuard;
-use crate::fd_table::{Entry, Kind};
+use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind};
 use crate::send;
 use crate::sys;
 
@@ -191,6 +191,9 @@ unsafe fn collect_shared_members(
                 // The kernel's set must not report it once more, and has it again when the program re-arms it.
                 report |= sys::poll_now(shared_member.fd, shared_member.events);
                 shared_member.remove_from(guard.fd);
+                if let Some(entry) = fd_table::entry(shared_member.fd) {
+                    entry.set_flag(FIRED_ELSEWHERE);
+                }
             }
             // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {

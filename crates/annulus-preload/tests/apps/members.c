@@ -326,6 +326,42 @@ static void one_socket_can_be_in_two_sets(void) {
     print_stream(pair.app, 10);
 }
 
+static void a_oneshot_member_of_two_sets_stays_one_when_its_bytes_are_read(void) {
+    static const int calls[] = {EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL};
+    for (int i = 0; i < 6; i++) {
+        int first = new_set(), second = new_set(), port, listener = listen_on(0, &port);
+        struct pair pair = added(first, EPOLLIN);
+        peer_send(&pair, "one");
+        print_next(first);
+        add(second, pair.app, EPOLLIN | EPOLLONESHOT | (i < 3 ? 0 : EPOLLET), 2);
+        print_now(second);
+        print_read(pair.app, 100);
+        print_now(first);
+        print_now(second);
+        peer_send(&pair, "two");
+        await_delivery(&pair);
+        print_now(second);
+        GOT(control(second, calls[i % 3], pair.app, EPOLLIN | EPOLLONESHOT, 3));
+        print_now(second);
+        print_now(first);
+        print_read(pair.app, 100);
+        GOT(control(second, EPOLL_CTL_MOD, pair.app, EPOLLIN | EPOLLOUT, 4));
+        print_now(second);
+        struct pair next = {.peer = peer_connect(port)};
+        int number = pair.app;
+        MUST(close(pair.app));
+        next.app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+        print("the same number: %d\n", next.app == number);
+        add(first, next.app, EPOLLIN, 1);
+        GOT(control(second, EPOLL_CTL_ADD, next.app, EPOLLIN | EPOLLONESHOT, 5));
+        peer_send(&next, "three");
+        await_delivery(&next);
+        print_now(second);
+        print_read(next.app, 100);
+        MUST(close(next.app) | close(first) | close(second) | close(listener));
+    }
+}
+
 static void a_connection_of_a_closed_set_is_served_in_another(void) {
     int first = fresh_set(), second = new_set();
     struct pair pair = connected();
@@ -953,6 +989,7 @@ static const struct app_case cases[] = {
     CASE(a_member_that_moved_ends_without_a_wait_on_its_first_set, "served:epoll_ctl"),
     CASE(a_member_of_a_set_that_the_kernel_serves_stays_with_it, "served:read passed:several_sets"),
     CASE(one_socket_can_be_in_two_sets, "back:several_sets"),
+    CASE(a_oneshot_member_of_two_sets_stays_one_when_its_bytes_are_read, "back:several_sets"),
     CASE(a_set_for_one_wait_is_not_served, "passes enters<=0"),
     CASE(a_connection_of_a_closed_set_is_served_in_another, "served:read passed:several_sets<=0"),
     CASE(a_served_set_takes_little_memory, "served:read passed:descriptors<=0"),

@@ -81,6 +81,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_member_that_moved_ends_without_a_wait_on_its_first_set;
     fn a_member_of_a_set_that_the_kernel_serves_stays_with_it;
     fn one_socket_can_be_in_two_sets;
+    fn a_oneshot_member_of_two_sets_stays_one_when_its_bytes_are_read;
     fn a_set_for_one_wait_is_not_served;
     fn a_connection_of_a_closed_set_is_served_in_another;
     fn a_served_set_takes_little_memory;

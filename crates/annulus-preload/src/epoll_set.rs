@@ -316,6 +316,11 @@ impl Set {
         if self.is_owner() {
             // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
             guard.recover();
+            if self.abandoned.load(Ordering::Relaxed) {
+                // As for other threads. Its requests can be cancelled, which would delay the end of a connection.
+                guard.clear_in_enter();
+                return guard;
+            }
             // The handler's call may lead to more events, so the wait that it has interrupted, or precedes, is
             // restarted.
             reserved_fds::wake(self.wake.load(Ordering::Relaxed));

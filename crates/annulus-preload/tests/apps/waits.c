@@ -406,6 +406,32 @@ static void a_handler_may_jump_out_of_a_wait(void) {
     }
 }
 
+/* Another process or thread has had the connections, so their ends need the end of the ring's requests. */
+static void connections_end_after_a_jump_out_of_a_wait(void) {
+    int set = new_set();
+    struct pair pairs[3] = {added(set, EPOLLIN), added(set, EPOLLIN), added(set, EPOLLIN)};
+    print_now(set);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0)
+        _exit(0);
+    MUST(waitpid(child, NULL, 0));
+    on(SIGALRM, jump, 0);
+    for (volatile int i = 0; i < 3; i++) {
+        if (sigsetjmp(back, 1) == 0) {
+            may_jump = 1;
+            ring_each_ms(3);
+            print_wait(set, -1);
+            print("not reached\n");
+        }
+        ring_each_ms(0);
+        if (i == 1)
+            MUST(write(pairs[i].app, "last words", 10));
+        MUST(i == 2 ? dup2(set, pairs[i].app) : close(pairs[i].app));
+        MUST(syscall(SYS_setsockopt, pairs[i].peer, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){5, 0}, sizeof(struct timeval)));
+        peer_gets(&pairs[i], 11);
+    }
+}
+
 static void *sleep_a_little(void *nothing) {
     usleep(1);
     return nothing;
@@ -571,6 +597,7 @@ static const struct app_case cases[] = {
     CASE(a_handler_may_read, "served:read"),
     CASE(handlers_that_write_at_any_moment_tear_nothing, "served:write served:epoll_wait"),
     CASE(a_handler_may_jump_out_of_a_wait, "served:epoll_wait"),
+    CASE(connections_end_after_a_jump_out_of_a_wait, "served:close"),
     CASE(a_handler_may_jump_out_of_the_first_call_of_a_function, "served:read"),
     CASE(a_handler_may_jump_out_of_any_call_at_any_moment, "served:epoll_wait served:read passed:in_handler<=0"),
     CASE(a_stop_and_its_end_interrupt_a_wait, ""),

@@ -125,6 +125,7 @@ cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_handler_may_read;
     fn handlers_that_write_at_any_moment_tear_nothing;
     fn a_handler_may_jump_out_of_a_wait;
+    fn connections_end_after_a_jump_out_of_a_wait;
     fn a_handler_may_jump_out_of_the_first_call_of_a_function;
     fn a_handler_may_jump_out_of_any_call_at_any_moment;
     fn a_stop_and_its_end_interrupt_a_wait;

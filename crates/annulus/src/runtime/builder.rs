@@ -142,7 +142,7 @@ impl RuntimeBuilder {
     }
 
     /// Sets the grace period: how long tasks and sends may continue after the core's main future has ended, or after
-    /// [`Handle::shutdown`]. Zero by default.
+    /// [`Handle::shutdown`](super::Handle::shutdown). Zero by default.
     ///
     /// After it, tasks are dropped, and a TCP connection that is still sending is reset, so that its peer does not
     /// take a part of a message for the whole. A Unix stream can't be reset: its peer reads the end of the stream.
@@ -225,8 +225,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Shuts the runtime down at SIGINT and SIGTERM, as [`Handle::shutdown`] does. The [`grace`](RuntimeBuilder::grace)
-    /// period is then the time that requests in progress have. No effect on [`block_on`](RuntimeBuilder::block_on).
+    /// Shuts the runtime down at SIGINT and SIGTERM, as [`Handle::shutdown`](super::Handle::shutdown) does. The
+    /// [`grace`](RuntimeBuilder::grace) period is then the time that requests in progress have. No effect on
+    /// [`block_on`](RuntimeBuilder::block_on).
     ///
     /// ```
     /// use std::time::Duration;

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 #[cfg(feature = "signal")]
 use std::pin::pin;
 use std::rc::Rc;
@@ -100,7 +101,9 @@ where
     let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0), &around)?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
-    let (ended, failure) = made.drive(builder, &files, &handle, &around, false, || future);
+    // Boxed, so that a program compiles what follows once for each type of output, not for each future.
+    let main = || Box::pin(future) as Pin<Box<dyn Future<Output = F::Output>>>;
+    let (ended, failure) = made.drive(builder, &files, &handle, &around, false, main);
     handle.close();
     files.drain();
     match ended {

@@ -20,14 +20,6 @@ pub(crate) mod lazy_driver;
 mod leak;
 pub(crate) mod lifecycle;
 mod limits;
-#[cfg(all(test, annulus_loom, feature = "net"))]
-mod loom_lists;
-#[cfg(all(test, annulus_loom, feature = "net"))]
-mod loom_models;
-#[cfg(all(test, annulus_loom, feature = "net"))]
-mod loom_mutations;
-#[cfg(all(test, annulus_loom, feature = "net"))]
-mod loom_threadless;
 #[cfg(feature = "net")]
 pub(crate) mod mailbox;
 pub(crate) mod many;
@@ -54,8 +46,6 @@ mod tests;
 pub(crate) mod thread_rings;
 pub(crate) mod threadless;
 mod threadless_state;
-#[cfg(test)]
-mod threadless_tests;
 mod timers;
 mod turn;
 pub(crate) mod uring;

@@ -16,12 +16,12 @@ use std::task::{Context, Poll, Wake as WakeTask, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::handle::{Wake, Why};
-use super::lifecycle::{Abandon, Look};
-use super::many::Batch;
-use super::slot::Slot;
-use super::uring::{self, Driver, Tuning};
-use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, blocking};
+use crate::driver::handle::{Wake, Why};
+use crate::driver::lifecycle::{Abandon, Look};
+use crate::driver::many::Batch;
+use crate::driver::slot::Slot;
+use crate::driver::uring::{self, Driver, Tuning};
+use crate::driver::{DriverHandle, Limits, Opcodes, Operation, Submitter, blocking};
 use crate::op::{FileOp, Op, OpInfo, Returns};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EBUSY, ECANCELED, ENOMEM};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use loom::sync::Notify;
 use loom::thread;
 
-use super::mailbox::Mailbox;
-use super::sleeper::Sleeper;
-use super::stack::{Linked, Pushed, Stack};
-use super::table::Table;
+use crate::driver::mailbox::Mailbox;
+use crate::driver::sleeper::Sleeper;
+use crate::driver::stack::{Linked, Pushed, Stack};
+use crate::driver::table::Table;
 use crate::sync::{AtomicPtr, Shared};
 
 /// An element of a stack, and what its pusher wrote before the push.
@@ -163,14 +163,14 @@ fn a_free_slot_is_given_to_one_thread() {
     loom::model(|| {
         let table = Arc::new(Table::new());
         // SAFETY: Once: taken, so it belongs to this thread until it is freed; the model checker verifies it.
-        let touch = |slot: &super::slot::Slot| unsafe { slot.driver().res += 1 };
+        let touch = |slot: &crate::driver::slot::Slot| unsafe { slot.driver().res += 1 };
         let take = move |table: &Table| {
             let slot = table.take().unwrap();
             touch(slot);
             std::ptr::NonNull::from(slot)
         };
         // SAFETY: Once: taken above, and never filled.
-        let free = move |table: &Table, slot: std::ptr::NonNull<super::slot::Slot>| unsafe {
+        let free = move |table: &Table, slot: std::ptr::NonNull<crate::driver::slot::Slot>| unsafe {
             touch(slot.as_ref());
             table.free(slot.as_ref());
         };

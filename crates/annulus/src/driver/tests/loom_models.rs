@@ -19,10 +19,12 @@ use std::time::Duration;
 use loom::sync::Notify;
 use loom::thread;
 
-use super::handle::{Wake, Why};
-use super::many::Batch;
-use super::uring::{Driver, Tuning, WAKE};
-use super::{DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
+use crate::driver::handle::{Wake, Why};
+use crate::driver::many::Batch;
+use crate::driver::uring::{Driver, Tuning, WAKE};
+use crate::driver::{
+    DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking,
+};
 use crate::op::{FileOp, Op, OpInfo, Returns};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;

@@ -9,7 +9,7 @@ use std::thread;
 use crate::sync::{MUTATIONS, Mutation};
 
 /// The path of this test, which is not a model.
-const SELF: &str = "driver::loom_mutations::";
+const SELF: &str = "driver::tests::loom_mutations::";
 
 fn this_binary(args: &[&str], mutation: Option<Mutation>) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -16,10 +16,12 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::loom_models::{Bell, Drops, Nothing, block_on, poll};
-use super::threadless::ThreadlessDriver;
-use super::turn::{Attempt, Turn};
-use super::uring::{Tuning, WAKE};
-use super::{DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking};
+use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::turn::{Attempt, Turn};
+use crate::driver::uring::{Tuning, WAKE};
+use crate::driver::{
+    DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking,
+};
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;

@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake as WakeTask, Waker};
 use std::time::Duration;
 
-use super::handle::{Wake, Why};
-use super::threadless::ThreadlessDriver;
-use super::uring::Tuning;
-use super::{DriverHandle, Limits, Opcodes, Operation, Submitter, blocking};
+use crate::driver::handle::{Wake, Why};
+use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::uring::Tuning;
+use crate::driver::{
+    DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking,
+};
 use crate::op::Nop;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{ECANCELED, ETIME};
@@ -229,9 +231,9 @@ impl Fixture {
         let handle = Arc::new(DriverHandle::threadless());
         let (driver, kernel) = driver_on(&handle);
         // The engine treats it like any other driver.
-        let handles = vec![super::DriverThread {
+        let handles = vec![DriverThread {
             handle,
-            thread: super::Thread::Running(std::thread::spawn(|| {})),
+            thread: Thread::Running(std::thread::spawn(|| {})),
         }];
         let submitter = Submitter::new(handles, Opcodes::of(|_| true), blocking_threads());
         Fixture {

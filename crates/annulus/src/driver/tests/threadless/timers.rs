@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::super::submitter::Clock;
-use super::super::threadless::ThreadlessDriver;
-use super::super::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
 use super::{Fixture, NoWake, Still, blocking_threads, limits, tuning};
+use crate::driver::submitter::Clock;
+use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
 use crate::op::{FileOp, Sleep};
 use crate::sys::errno::ETIME;
 use crate::sys::kernel::Kernel;

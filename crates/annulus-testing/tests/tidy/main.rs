@@ -1,12 +1,13 @@
-//! The repository's own rules, as tests: layers, the closed list of unsafe files, invariants, kernel traps, reasons of
-//! dependencies, retired terms, results in signatures, and commits named in runs. Clippy, rustfmt, `cargo machete`,
-//! `typos` and `mdlinkcheck` check the rest (`ci/check`).
+//! The repository's own rules, as tests: layers, cycles, the closed list of unsafe files, invariants, kernel traps,
+//! reasons of dependencies, retired terms, results in signatures, and commits named in runs. Clippy, rustfmt, `cargo
+//! machete`, `typos` and `mdlinkcheck` check the rest (`ci/check`).
 //!
 //! Each test reads the working tree and fails with a line per finding: file, line, problem, remedy. The rules are in
 //! the modules. The tests of each module plant violations and check that they are reported.
 
 mod columns;
 mod commits;
+mod cycles;
 mod layers;
 mod manifest;
 mod repo;
@@ -49,6 +50,7 @@ rules! {
     no_retired_term_is_used: retired::terms;
     the_public_ci_runs_every_part: workflows::parts;
     every_commit_named_in_a_run_exists: commits::named;
+    no_cycle_of_imports_grows: cycles::largest;
     every_signature_shows_its_result: signatures::results;
     comments_and_documents_fit_in_120_columns: columns::wide_lines;
 }

@@ -47,9 +47,12 @@ static SOCKETS: Model = Model {
     regressions: &[4830, 10055, 10221, 14368, 60535],
 };
 
-/// One sequence per process: its counters must show that it was served. The regressions are a member that was added
-/// twice, bytes of a closed number that a second set did not report, a child that served a connection with a second
-/// number, a one-shot member of a second set that was lost, a connection that did not end after a jump out of a wait.
+/// One sequence per process: its counters must show that it was served. The regressions are
+/// - a member that was added twice,
+/// - bytes of a closed number that a second set did not report,
+/// - a child that served a connection with a second number,
+/// - a one-shot member of a second set that was lost,
+/// - a connection that did not end after a jump out of a wait.
 static BESIDE: Model = Model {
     driver: Program::c("beside"),
     seeds: 200,

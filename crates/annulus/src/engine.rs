@@ -142,6 +142,18 @@ impl Engine {
     /// Returns a driver for the calling thread. The thread drives the ring itself while it runs a future, without
     /// another thread and without a hand-off. Needs io_uring.
     ///
+    /// For a thread that does nothing else. Other threads go on with their own executors:
+    ///
+    /// ```
+    /// use annulus::Engine;
+    ///
+    /// let engine = Engine::builder().backend(annulus::Backend::Fallback).build()?;
+    /// let error = engine.current_thread_driver().unwrap_err(); // there is no ring to drive
+    /// println!("{error}");
+    /// pollster::block_on(engine.nop()).expect("other executors work");
+    /// # Ok::<(), annulus::SetupError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of [`EngineBuilder::build`] with [`Backend::Uring`](crate::Backend::Uring), and with
@@ -339,6 +351,19 @@ impl Engine {
 
     /// Opens a file with [`OpenOptions`].
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// use std::io::ErrorKind::InvalidInput;
+    ///
+    /// let mut options = annulus::OpenOptions::new();
+    /// options.append(true).truncate(true).create(true); // contradicts itself, as in std
+    /// let error = engine.open_with(&options, dir.path().join("log")).await.unwrap_err();
+    /// assert_eq!(error.kind(), InvalidInput);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)`, unchanged, with `InvalidInput` for conflicting options, and otherwise like
@@ -348,6 +373,19 @@ impl Engine {
     }
 
     /// Returns the metadata of the file at `path`. Follows symbolic links.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # std::fs::write(dir.path().join("data"), "0123")?; let link = dir.path().join("link");
+    /// engine.symlink("data", &link).await?;
+    /// assert_eq!(engine.metadata(&link).await?.len(), 4); // of the file that the link points to
+    /// assert_eq!(engine.symlink_metadata(&link).await?.len(), 4); // of the link: the length of "data"
+    /// let error = engine.metadata(dir.path().join("missing")).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -513,6 +551,16 @@ impl Engine {
     /// Returns the target of the symbolic link at `path`. Runs on a blocking thread, because io_uring has no opcode for
     /// it.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # std::fs::write(dir.path().join("data"), "")?;
+    /// let error = engine.read_link(dir.path().join("data")).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput); // it is a file, not a link
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `readlink(2)`, unchanged (`EINVAL` if it is not a symbolic link).
@@ -648,6 +696,18 @@ impl Engine {
 
     /// Removes an empty directory.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("sub"); std::fs::create_dir(&path)?; std::fs::write(path.join("file"), "")?;
+    /// let error = engine.remove_dir(&path).await.unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty); // see `remove_dir_all`
+    /// engine.remove_file(path.join("file")).await?;
+    /// engine.remove_dir(&path).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `rmdir(2)`, unchanged (`ENOTEMPTY` if the directory is not empty).
@@ -658,6 +718,17 @@ impl Engine {
     /// Creates a directory with all permissions, less the umask of the process.
     ///
     /// Uses the ring from Linux 5.15 on; before that, a blocking thread.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let path = dir.path().join("lock");
+    /// engine.create_dir(&path).await?;
+    /// let error = engine.create_dir(&path).await.unwrap_err(); // one of two callers succeeds
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -885,6 +956,20 @@ impl Engine {
 
     /// Lists a directory. [`ReadDir::next`] returns one entry after the other; awaiting the [`ReadDir`] itself returns
     /// all of them.
+    ///
+    /// The order is that of the file system. Sort the names where it matters:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # for name in ["b", "a"] { std::fs::write(dir.path().join(name), "")?; }
+    /// let mut entries = engine.read_dir(dir.path()).await?;
+    /// entries.sort_by(|one, other| one.name().cmp(other.name()));
+    /// let names: Vec<_> = entries.iter().map(|entry| entry.name()).collect();
+    /// assert_eq!(names, ["a", "b"]);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///

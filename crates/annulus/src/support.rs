@@ -286,6 +286,15 @@ impl Support {
 
     /// Returns `kernel.io_uring_disabled`: 0 allows io_uring to all processes, 1 only to root and a group, 2 to none.
     /// Needs Linux 6.6; before that, `None`.
+    ///
+    /// ```
+    /// let support = annulus::support::Support::detect();
+    /// match (support.io_uring_disabled(), support.io_uring_group()) {
+    ///     (Some(2), _) => println!("no process may use io_uring: sysctl kernel.io_uring_disabled"),
+    ///     (Some(1), Some(group)) => println!("root and group {group} may use io_uring"),
+    ///     _ => {} // allowed, or a kernel before 6.6, which has no such setting
+    /// }
+    /// ```
     pub fn io_uring_disabled(&self) -> Option<u32> {
         self.disabled
     }

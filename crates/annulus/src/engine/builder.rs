@@ -76,6 +76,17 @@ ring_option_methods!(EngineBuilder, 256);
 impl EngineBuilder {
     /// Sets the number of driver threads, each with its own ring; 1 by default, which drives a disk to its limit. More
     /// threads help when a fast device fills the page cache. io_uring only.
+    ///
+    /// ```
+    /// use annulus::{BackendInUse, Engine, SetupError};
+    ///
+    /// assert!(matches!(Engine::builder().drivers(0).build(), Err(SetupError::Config(_))));
+    /// let engine = Engine::builder().drivers(2).build()?; // the threads start with the first operations
+    /// if let BackendInUse::Uring(rings) = engine.backend() {
+    ///     assert_eq!(rings.threads, 2);
+    /// }
+    /// # Ok::<(), SetupError>(())
+    /// ```
     pub fn drivers(mut self, threads: usize) -> Self {
         self.options.threads = threads;
         self
@@ -152,6 +163,17 @@ impl EngineBuilder {
     /// docs/reference/benchmarking.md.
     ///
     /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
+    ///
+    /// For one read at a time on an idle machine, where waking a thread is a large part of the latency:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use std::time::Duration;
+    ///
+    /// let engine = annulus::Engine::builder().busy_poll(Duration::from_micros(50)).build()?;
+    /// engine.nop().await?; // uses a processor for up to 50 µs instead of sleeping
+    /// # Ok(()) }) }
+    /// ```
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy_poll_ns = to_ns(time);
         self

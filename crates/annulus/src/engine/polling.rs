@@ -15,6 +15,22 @@ impl EngineBuilder {
     /// Needs Linux 5.17, because a polled write might hang on earlier kernels. If the kernel refuses,
     /// [`Backend::Auto`](crate::Backend::Auto) continues without it and reports the reason;
     /// [`Backend::Uring`](crate::Backend::Uring) fails.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
+    /// use annulus::{Engine, OpenOptions};
+    ///
+    /// let engine = Engine::builder().iopoll(true).build()?;
+    /// let file = engine.open(&path).await?;
+    /// if let Err(reason) = file.poll_support() {
+    ///     println!("{reason}"); // here: a file of the page cache is not polled; open it with `direct`
+    /// }
+    /// # let _ = OpenOptions::new(); assert_eq!(file.read_exact_at(vec![0; 1], 0).await?, [7]);
+    /// # Ok(()) }) }
+    /// ```
     pub fn iopoll(mut self, poll: bool) -> Self {
         self.iopoll = poll;
         self

@@ -549,6 +549,19 @@ impl File {
 
     /// Writes several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
     ///
+    /// A short write may end within any of the buffers:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// let file = engine.create(dir.path().join("data")).await?;
+    /// let (bytes, bufs) = file.write_vectored_at(vec![b"head".to_vec(), b"body".to_vec()], 0).await?;
+    /// let whole: usize = bufs.iter().map(Vec::len).sum();
+    /// assert!(bytes <= whole); // `write_vectored_all_at` continues
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails like [`write_at`](File::write_at).
@@ -1002,6 +1015,20 @@ impl File {
     }
 
     /// Returns the metadata of the file: `statx(2)`. On a local file system the calling thread makes the call.
+    ///
+    /// It is that of the open file, whatever its name is meanwhile:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
+    /// let file = engine.open(&path).await?;
+    /// engine.remove_file(&path).await?;
+    /// let metadata = file.metadata().await?;
+    /// assert_eq!((metadata.len(), metadata.links()), (4, 0)); // no name is left
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     ///

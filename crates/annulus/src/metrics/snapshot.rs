@@ -137,6 +137,21 @@ pub struct Source {
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {
         /// Counters, which only grow, and the gauge `in_flight`.
+        ///
+        /// How well submissions are batched: entries of the submission queue per system call.
+        ///
+        /// ```
+        /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+        /// let engine = annulus::Engine::new()?;
+        /// let before = annulus::metrics::snapshot();
+        /// for _ in 0..10 {
+        ///     engine.nop().await?; // one after another, so there is nothing to batch
+        /// }
+        /// let counters = annulus::metrics::snapshot().since(&before).total().counters;
+        /// assert_eq!((counters.completed, counters.failed), (10, 0));
+        /// println!("{} entries in {} calls", counters.entries, counters.enters); // 0 without io_uring
+        /// # Ok(()) }) }
+        /// ```
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counts {
@@ -287,6 +302,13 @@ pub struct ErrorCounts {
 }
 
 /// Counters of the preload library, besides those of served calls. Empty for other sources.
+///
+/// Empty in a process without the preload library:
+///
+/// ```
+/// let total = annulus::metrics::snapshot().total();
+/// assert_eq!((total.preload.connections, total.preload.passed.len()), (0, 0));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PreloadCounts {
@@ -307,6 +329,15 @@ pub struct PreloadCounts {
 }
 
 /// The number of events with one reason.
+///
+/// The most frequent reason why calls are not served:
+///
+/// ```
+/// let preload = annulus::metrics::snapshot().total().preload;
+/// if let Some(most) = preload.passed.iter().max_by_key(|reason| reason.count) {
+///     println!("{} calls were passed to the kernel: {}", most.count, most.reason);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReasonCounts {

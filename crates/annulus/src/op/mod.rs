@@ -4,6 +4,26 @@
 //!
 //! The types here appear in signatures. [`File`](crate::File) and [`Engine`](crate::Engine) make them. Each
 //! implementation owns everything that its SQE points to (Lent, Still, Open).
+//!
+//! An operation that is kept in a struct names its type:
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> { pollster::block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let engine = annulus::Engine::new()?;
+//! # std::fs::write(dir.path().join("data"), "0123")?;
+//! use annulus::op::ReadAt;
+//! use annulus::{BufResult, Operation};
+//!
+//! struct Ahead<'a> {
+//!     page: Operation<'a, ReadAt<Vec<u8>>, BufResult<usize, Vec<u8>>>,
+//! }
+//! let file = engine.open(dir.path().join("data")).await?;
+//! let ahead = Ahead { page: file.read_at(vec![0; 4096], 0) };
+//! let (bytes, _) = ahead.page.await?;
+//! assert_eq!(bytes, 4);
+//! # Ok(()) }) }
+//! ```
 #![allow(unsafe_code)]
 
 #[cfg(feature = "net")]

@@ -130,6 +130,20 @@ impl SimConfig {
 
     /// Sets the maximum duration of an operation; each takes a random time up to it. On the virtual clock of
     /// [`Sim::run`](crate::sim::Sim::run) this costs no real time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).delays(Duration::from_secs(100)));
+    /// sim.put("/file", "0123")?;
+    /// let read = sim.run(async |engine| {
+    ///     let file = engine.open("/file").await?;
+    ///     file.read_at(vec![0; 4], 0).timeout(Duration::from_millis(1)).await.map_err(std::io::Error::from)
+    /// });
+    /// assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::TimedOut); // after 1 ms of simulated time
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn delays(mut self, most: Duration) -> Self {
         self.delay_ns_max = to_ns(most);
         self
@@ -180,6 +194,24 @@ impl SimConfig {
 
     /// Makes `per_mille` of the operations impossible to cancel: a cancel reports `ENOENT` although they have not
     /// completed.
+    ///
+    /// A timeout of an operation that the device has already: the buffer does not come back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let config = SimConfig::new(1).delays(Duration::from_secs(100)).uncancellable(1000);
+    /// let sim = Sim::new(config);
+    /// sim.put("/file", "0123")?;
+    /// let error = sim.run(async |engine| {
+    ///     let file = engine.open("/file").await?;
+    ///     let read = file.read_at(vec![0; 4], 0).timeout(Duration::from_millis(1)).await;
+    ///     std::io::Result::Ok(read.unwrap_err())
+    /// })?;
+    /// assert!(error.into_buf().is_none()); // the engine frees it when the kernel has finished
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn uncancellable(mut self, per_mille: u16) -> Self {
         self.uncancellable_per_mille = per_mille;
         self
@@ -232,6 +264,25 @@ impl SimConfig {
 
     /// Makes the kernel write a part of a file back to the disk after `per_mille` of the writes, so that a crash may
     /// leave a state before the last.
+    ///
+    /// Parts of an unsynced file may survive a crash, in any order:
+    ///
+    /// ```
+    /// use annulus::sim::{Sim, SimConfig};
+    ///
+    /// let sim = Sim::new(SimConfig::new(1).write_back(1000));
+    /// sim.put("/file", vec![1; 8192])?;
+    /// sim.run(async |engine| {
+    ///     let mut options = annulus::OpenOptions::new();
+    ///     let file = engine.open_with(options.write(true), "/file").await?;
+    ///     file.write_all_at(vec![2; 8192], 0).await.map(drop).map_err(std::io::Error::from)
+    /// })?;
+    /// sim.crash();
+    /// let contents = sim.contents("/file")?;
+    /// assert!(contents.iter().all(|&byte| byte == 1 || byte == 2)); // old and new sectors, mixed
+    /// assert!(sim.counts().written_back > 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn write_back(mut self, per_mille: u16) -> Self {
         self.write_back_per_mille = per_mille;
         self

@@ -60,6 +60,21 @@ impl Descriptor {
 
     /// Waits until the descriptor is writable, or has an error.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use std::io::Write;
+    /// use annulus::net::Descriptor;
+    ///
+    /// let (reader, writer) = std::io::pipe()?;
+    /// let ready = Descriptor::new(writer.try_clone()?)?;
+    /// ready.writable().await?;
+    /// drop(reader);
+    /// ready.writable().await?; // an error counts: the write shows it
+    /// let error = (&writer).write(b"x").unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `poll(2)`, unchanged.

@@ -147,6 +147,24 @@ impl UnixStream {
 
     /// Opens two streams that are connected to each other.
     ///
+    /// Two tasks of one core, with a stream between them instead of a channel:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// use annulus::net::UnixStream;
+    /// use annulus::runtime;
+    ///
+    /// let (near, far) = UnixStream::pair()?;
+    /// let echo = runtime::spawn(async move {
+    ///     let line = far.recv_exact(vec![0; 5]).await?;
+    ///     far.send_all(line).await.map_err(std::io::Error::from)
+    /// });
+    /// near.send_all("hello").await?;
+    /// assert_eq!(near.recv_exact(vec![0; 5]).await?, b"hello");
+    /// echo.await??;
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `socketpair(2)`, unchanged. Fails if the calling thread is not a runtime core.

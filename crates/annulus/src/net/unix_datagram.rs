@@ -37,6 +37,19 @@ pub struct UnixDatagram(pub(super) Rc<DatagramReceiver>);
 impl UnixDatagram {
     /// Opens a socket at `path`, which must not exist. The path remains after the socket has closed.
     ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
+    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("socket");
+    /// use annulus::net::UnixDatagram;
+    ///
+    /// drop(UnixDatagram::bind(&path)?);
+    /// let error = UnixDatagram::bind(&path).unwrap_err(); // the path remains
+    /// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    /// std::fs::remove_file(&path)?;
+    /// UnixDatagram::bind(&path)?;
+    /// # Ok(()) })? }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with `EADDRINUSE` if the path exists. Fails if the calling thread is not a runtime core.

@@ -46,6 +46,14 @@ pub struct CoreBound<T: 'static> {
 impl<T: 'static> CoreBound<T> {
     /// Binds `value` to the calling core.
     ///
+    /// ```
+    /// use std::rc::Rc;
+    /// use annulus::runtime::CoreBound;
+    ///
+    /// let error = CoreBound::new(Rc::new(7)).unwrap_err(); // this thread is not a core
+    /// assert!(error.to_string().contains("not a runtime core"));
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails if the calling thread is not a runtime core, or the core is ending; `value` is dropped.

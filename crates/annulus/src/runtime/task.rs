@@ -274,6 +274,19 @@ impl JoinError {
     }
 
     /// Returns whether the task was aborted, or its runtime ended.
+    ///
+    /// A task that was dropped with its runtime is reported in the same way as one that was aborted:
+    ///
+    /// ```
+    /// use annulus::runtime::Runtime;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let runtime = Runtime::builder().start()?;
+    /// let task = runtime.handle().spawn_on(0, || std::future::pending::<()>());
+    /// runtime.shutdown()?;
+    /// assert!(pollster::block_on(task).unwrap_err().is_aborted());
+    /// # Ok(()) }
+    /// ```
     pub fn is_aborted(&self) -> bool {
         matches!(self.0, Reason::Aborted)
     }

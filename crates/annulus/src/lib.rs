@@ -57,8 +57,9 @@
 //!
 //! # Where to go next
 //!
-//! - The guide in the repository explains each use with examples: docs/guide/getting-started.md, docs/guide/files.md
-//!   and docs/guide/sockets.md.
+//! - The [guide](guide/index.html) explains each use with examples: [first steps](guide/getting_started/index.html),
+//!   [files](guide/files/index.html), [sockets](guide/sockets/index.html), and
+//!   [moving a program](guide/moving/index.html) from other libraries.
 //! - [`Engine`] opens files, and [`EngineBuilder`] configures threads, limits and polling.
 //! - [`File`] reads, writes and syncs. [`File::read_many_at`] submits many reads together.
 //! - [`Engine::load_file`] loads a large file into memory with direct I/O.
@@ -101,6 +102,8 @@ pub mod engine;
 mod error;
 mod fd;
 pub mod fs;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod item_stream;
 pub mod metrics;
 mod narrow;

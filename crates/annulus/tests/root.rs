@@ -21,9 +21,9 @@ const ITEMS: [&str; 14] = [
 ];
 
 /// The public modules with every feature, except the hidden ones.
-const MODULES: [&str; 12] = [
-    "buf", "engine", "fs", "metrics", "net", "op", "runtime", "signal", "sim", "support", "time",
-    "tokio",
+const MODULES: [&str; 13] = [
+    "buf", "engine", "fs", "guide", "metrics", "net", "op", "runtime", "signal", "sim", "support",
+    "time", "tokio",
 ];
 
 /// Public modules that the documentation does not show.

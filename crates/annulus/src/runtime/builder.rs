@@ -394,7 +394,7 @@ impl RuntimeBuilder {
         F: Future<Output = io::Result<()>> + 'static,
     {
         self.check()?;
-        start::run(&self, |_| {}, &main)
+        start::run(&self, drop, &main)
     }
 
     /// Runs one future on a single core, which uses the calling thread. Returns the future's output.

@@ -48,12 +48,15 @@ type Around = Option<Box<dyn Surroundings>>;
 /// A core's part in the submitter: its driver handle, and the opcodes of its ring. `None` without a ring.
 type Seat = Option<(Arc<DriverHandle>, Opcodes)>;
 
+/// The future of a core's `main`. Boxed, so that a program does not compile the life of a core again for each type.
+type MainFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
 /// The parts that the cores of a runtime share.
-struct Plan<'a, M> {
+struct Plan<'a> {
     builder: &'a RuntimeBuilder,
     config: CoreConfig,
     handle: Handle,
-    main: &'a M,
+    main: &'a (dyn Fn(CoreInfo) -> MainFuture + Sync),
     /// The processors for blocking threads, if the cores are pinned.
     affinity: Option<Affinity>,
     around: Around,
@@ -75,11 +78,12 @@ where
     M: Fn(CoreInfo) -> F + Sync,
     F: Future<Output = io::Result<()>> + 'static,
 {
+    let main = |info| Box::pin(main(info)) as MainFuture;
     let plan = Plan {
         builder,
         config: builder.core(),
         handle: new_handle(builder)?,
-        main,
+        main: &main,
         affinity: affinity(builder),
         around: surroundings::start(builder)?,
     };
@@ -101,7 +105,7 @@ where
     let made = NewCore::new(builder, &builder.core(), 0, handle.inbox(0), &around)?;
     let files = files(builder, affinity, [made.seat()].into_iter());
     handle.set_files(&files);
-    // Boxed, so that a program compiles what follows once for each type of output, not for each future.
+    // Boxed for the same reason as a `MainFuture`.
     let main = || Box::pin(future) as Pin<Box<dyn Future<Output = F::Output>>>;
     let (ended, failure) = made.drive(builder, &files, &handle, &around, false, main);
     handle.close();
@@ -154,11 +158,7 @@ fn files(
     Arc::new(Submitter::new(handles, opcodes, config))
 }
 
-impl<M, F> Plan<'_, M>
-where
-    M: Fn(CoreInfo) -> F + Sync,
-    F: Future<Output = io::Result<()>> + 'static,
-{
+impl Plan<'_> {
     /// Makes all cores, and runs them to their end.
     fn start<'scope>(
         &'scope self,

@@ -281,7 +281,11 @@ fn conduct(
     }
     shared.go_to(Phase::Measured);
     on(Moment::Begin, &live);
-    let lasted = wait(plan.runtime, handles, stopped) && !stopped();
+    let before = live.responses();
+    let lasted = wait(plan.runtime, handles, stopped)
+        // On a busy machine a short run may end before its first response.
+        && wait(plan.timeout, handles, || stopped() || live.responses() > before)
+        && !stopped();
     shared.go_to(Phase::After);
     on(Moment::End, &live);
     if lasted {

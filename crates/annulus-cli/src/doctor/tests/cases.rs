@@ -313,7 +313,7 @@ pub(super) const MACHINE: [Case; 7] = [
     (
         "processor-quota",
         |env, _| env.limits.processor_quota = Some(2.5),
-        "threads(2)",
+        "cores(2)",
         Advice,
         |env, _| {
             env.limits.processor_quota = Some(8.0);

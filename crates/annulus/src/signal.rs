@@ -45,7 +45,47 @@ use crate::net::UnixStream;
 pub struct Signal {
     number: i32,
     arrivals: UnixStream,
-    id: SigId,
+    _handler: Registered,
+}
+
+/// A handler that is removed when this is dropped.
+struct Registered(SigId);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        unregister(self.0);
+    }
+}
+
+/// A signal that is handled, and whose arrivals no core awaits yet.
+struct Handler {
+    number: i32,
+    arrivals: StdStream,
+    registered: Registered,
+}
+
+impl Handler {
+    fn new(number: i32) -> io::Result<Handler> {
+        if FORBIDDEN.contains(&number) {
+            let text = format!("signal {number} can't be handled; choose another one");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let (arrivals, handler) = StdStream::pair()?;
+        let registered = Registered(pipe::register(number, handler)?);
+        Ok(Handler {
+            number,
+            arrivals,
+            registered,
+        })
+    }
+
+    fn on_core(self) -> io::Result<Signal> {
+        Ok(Signal {
+            number: self.number,
+            arrivals: UnixStream::from_std(self.arrivals)?,
+            _handler: self.registered,
+        })
+    }
 }
 
 impl Signal {
@@ -66,16 +106,7 @@ impl Signal {
     /// Fails with `InvalidInput` for signals that can't be handled, such as SIGKILL. Fails with any error of
     /// `sigaction(2)`, and if the calling thread is not a runtime core.
     pub fn new(number: i32) -> io::Result<Signal> {
-        if FORBIDDEN.contains(&number) {
-            let text = format!("signal {number} can't be handled; choose another one");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
-        let (arrivals, handler) = StdStream::pair()?;
-        Ok(Signal {
-            number,
-            arrivals: UnixStream::from_std(arrivals)?,
-            id: pipe::register(number, handler)?,
-        })
+        Handler::new(number)?.on_core()
     }
 
     /// Waits until the signal has arrived since the last call. Several arrivals may be reported as one. Dropping the
@@ -108,12 +139,6 @@ impl Signal {
     pub async fn recv(&mut self) -> io::Result<()> {
         self.arrivals.recv(vec![0; 64]).await?;
         Ok(())
-    }
-}
-
-impl Drop for Signal {
-    fn drop(&mut self) {
-        unregister(self.id);
     }
 }
 
@@ -150,11 +175,24 @@ pub async fn ctrl_c() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Terminated([Signal; 2]);
 
-impl Terminated {
-    pub(crate) fn new() -> io::Result<Terminated> {
-        Ok(Terminated([Signal::new(SIGINT)?, Signal::new(SIGTERM)?]))
+/// The same before a core awaits them: from here on they no longer end the process.
+pub(crate) struct TerminationHandlers([Handler; 2]);
+
+impl TerminationHandlers {
+    pub(crate) fn new() -> io::Result<TerminationHandlers> {
+        Ok(TerminationHandlers([
+            Handler::new(SIGINT)?,
+            Handler::new(SIGTERM)?,
+        ]))
     }
 
+    pub(crate) fn on_core(self) -> io::Result<Terminated> {
+        let [interrupt, terminate] = self.0;
+        Ok(Terminated([interrupt.on_core()?, terminate.on_core()?]))
+    }
+}
+
+impl Terminated {
     /// Waits for one of them.
     pub(crate) async fn recv(&mut self) -> io::Result<()> {
         let [interrupt, terminate] = &mut self.0;

@@ -97,3 +97,17 @@ fn a_runtime_that_ends_by_itself_does_not_wait_for_signals() {
         ended.unwrap();
     });
 }
+
+#[test]
+fn a_signal_of_the_first_core_that_runs_shuts_the_runtime_down() {
+    each_way(|builder| {
+        // Core 0 awaits the signal, and starts last. With many cores another one runs before it.
+        let ended = builder.cores(24).shutdown_on_signals().run(|core| {
+            if core.index() != 0 {
+                raise(signal::SIGTERM).unwrap();
+            }
+            std::future::pending::<io::Result<()>>()
+        });
+        ended.unwrap();
+    });
+}

@@ -35,6 +35,8 @@ use crate::error::SetupError;
 use crate::metrics::SourceKind;
 use crate::narrow::to_ns;
 use crate::ring_options::RingOptions;
+#[cfg(feature = "signal")]
+use crate::signal::TerminationHandlers;
 use crate::sys::affinity::{Affinity, Pinned};
 use crate::sys::polling::RingPoll;
 use crate::sys::size_limit::SignalBlocked;
@@ -174,7 +176,11 @@ impl Plan<'_> {
         // Only the threads of cores hold senders now.
         drop(sender);
         let inbox = self.handle.inbox(0);
-        let made = NewCore::new(self.builder, &self.config, 0, inbox, &self.around)?;
+        #[cfg_attr(
+            not(feature = "signal"),
+            expect(unused_mut, reason = "it gets signal handlers")
+        )]
+        let mut made = NewCore::new(self.builder, &self.config, 0, inbox, &self.around)?;
         let mut seats = vec![made.seat()];
         for _ in &others {
             match receiver.recv() {
@@ -189,6 +195,15 @@ impl Plan<'_> {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_start(self.handle.clone()))) {
             made.executor.leave();
             return Ok((Err(panic), files));
+        }
+        // Before any core runs: a signal must not find the default action.
+        #[cfg(feature = "signal")]
+        if self.builder.shutdown_on_signals {
+            let what = "handling SIGINT and SIGTERM";
+            match TerminationHandlers::new() {
+                Ok(handlers) => made.termination = Some(handlers),
+                Err(error) => return Err(made.give_up(SetupError::Os { what, error })),
+            }
         }
         for other in &others {
             let _ = other.go.send(Arc::clone(&files));
@@ -297,6 +312,9 @@ struct NewCore {
     pinned: Option<Pinned>,
     /// Restored at the end, because the thread may be the caller's.
     signal_blocked: SignalBlocked,
+    /// Handlers of signals that shut the runtime down, for the first core.
+    #[cfg(feature = "signal")]
+    termination: Option<TerminationHandlers>,
 }
 
 impl NewCore {
@@ -341,6 +359,8 @@ impl NewCore {
             backend: Arc::new(backend),
             pinned,
             signal_blocked: SignalBlocked::new(),
+            #[cfg(feature = "signal")]
+            termination: None,
         })
     }
 
@@ -434,8 +454,8 @@ impl NewCore {
             .and_then(|(files_driver, _)| files.core_handle(&files_driver));
         let driving = files_driver.map(|files_driver| Driving::new(files.number(), files_driver));
         #[cfg(feature = "signal")]
-        if builder.shutdown_on_signals && may_be_stopped && self.index == 0 {
-            match crate::signal::Terminated::new() {
+        if let Some(handlers) = self.termination {
+            match handlers.on_core() {
                 Ok(terminated) => executor.start(shut_down_at(terminated, handle.clone())),
                 Err(error) => {
                     executor.leave();

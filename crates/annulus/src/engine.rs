@@ -37,6 +37,7 @@ use crate::op::{
     SetPermissions, SetTimes, SetXattr, Sleep, StatAt, Symlink, Unlink,
 };
 use crate::sys::call;
+use crate::sys::engine_error::EngineError;
 
 /// A handle to the drivers that do file I/O. `Send`, `Sync` and cheap to clone.
 ///
@@ -997,8 +998,7 @@ impl Engine {
         Operation::new(&self.submitter, Nop)
     }
 
-    /// Waits for `time` on the driver's clock. [`Operation::timeout`] on it replaces `time`, and its end
-    /// is then `Ok` as well.
+    /// Waits for `time` on the driver's clock.
     ///
     /// The time runs from the first poll on. Needs no runtime, unlike `annulus::time::sleep`:
     ///
@@ -1017,7 +1017,7 @@ impl Engine {
     ///
     /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
     pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep, io::Result<()>> {
-        Operation::new(&self.submitter, Sleep).timeout(time)
+        Operation::new(&self.submitter, Sleep::new(time)).timeout(time)
     }
 
     /// Runs `future` for at most `time`, and drops it when the time is up.
@@ -1046,8 +1046,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Fails with `TimedOut` when the time is up, and with [`EngineError::Ended`](crate::EngineError::Ended) if the
-    /// engine is shut down meanwhile.
+    /// Fails with [`EngineError::TimedOut`](crate::EngineError::TimedOut) when the time is up, and with
+    /// [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> io::Result<F::Output> {
         let mut sleep = self.sleep(time);
         let mut future = pin!(future);
@@ -1055,11 +1055,9 @@ impl Engine {
             if let Poll::Ready(output) = future.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
             }
-            Pin::new(&mut sleep).poll(context).map(|slept| {
-                Err(slept
-                    .err()
-                    .unwrap_or_else(|| io::ErrorKind::TimedOut.into()))
-            })
+            Pin::new(&mut sleep)
+                .poll(context)
+                .map(|slept| Err(slept.err().unwrap_or_else(|| EngineError::TimedOut.into())))
         })
         .await
     }

@@ -39,6 +39,7 @@ use std::time::Duration;
 use crate::driver::core::{Core, Notifier, Timer};
 use crate::narrow::to_ns;
 use crate::sys::call::now_ns;
+use crate::sys::engine_error::EngineError;
 
 fn core() -> Rc<Core> {
     match Core::current() {
@@ -195,7 +196,8 @@ impl fmt::Debug for Sleep {
 ///
 /// # Errors
 ///
-/// Fails with [`io::ErrorKind::TimedOut`] if `future` is not ready in time.
+/// Fails with [`EngineError::TimedOut`](crate::EngineError::TimedOut), of the kind [`io::ErrorKind::TimedOut`], if
+/// `future` is not ready in time.
 ///
 /// # Panics
 ///
@@ -241,7 +243,7 @@ impl<F: Future> Future for Timeout<F> {
         }
         Pin::new(this.sleep)
             .poll(context)
-            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+            .map(|()| Err(EngineError::TimedOut.into()))
     }
 }
 

@@ -143,7 +143,10 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
     /// # Ok(()) }) }
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.time = Time::Within(timeout);
+        self.time = Time::Within(match &mut self.state {
+            State::Fresh(op) => op.limit(timeout),
+            _ => timeout,
+        });
         self
     }
 

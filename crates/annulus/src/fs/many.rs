@@ -109,7 +109,7 @@ impl<'a> Timeout<'a> {
     }
 
     pub(crate) fn set(&mut self, file: &'a File, timeout: Duration) {
-        self.0 = Some(Operation::new(&file.submitter, Sleep).timeout(timeout));
+        self.0 = Some(Operation::new(&file.submitter, Sleep::new(timeout)).timeout(timeout));
     }
 
     /// Returns the errno for incomplete reads if waiting for them is pointless: the time is up, or the ring has failed.

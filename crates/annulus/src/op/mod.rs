@@ -125,6 +125,7 @@ pub(crate) use open::OpenedFd;
 pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};
 
 use std::io;
+use std::time::Duration;
 
 use crate::error::BufError;
 use crate::narrow::to_u32;
@@ -234,6 +235,11 @@ pub trait FileOp: Op<Output: Failure + Send> + Send {
     /// Returns whether `try_sync` may complete the operation.
     fn has_sync_path(&self) -> bool {
         false
+    }
+
+    /// Takes a timeout into account. Returns the time after which the driver completes the operation.
+    fn limit(&mut self, timeout: Duration) -> Duration {
+        timeout
     }
 
     /// Returns whether the operation goes to the ring that polls devices, if one exists.

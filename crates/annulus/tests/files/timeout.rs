@@ -36,6 +36,21 @@ fn operations_within_their_time_are_not_disturbed() {
 }
 
 #[test]
+fn the_shorter_of_a_sleep_and_its_timeout_ends_it() {
+    for_each_backend(async |fixture| {
+        let engine = &fixture.engine;
+        let cut = engine.sleep(DEADLINE).timeout(Duration::from_millis(1));
+        let error = cut.await.unwrap_err();
+        assert_eq!(EngineError::of(&error), Some(EngineError::TimedOut));
+        let short = engine.sleep(Duration::from_millis(1));
+        short.timeout(DEADLINE).await.unwrap();
+        let late = engine.timeout(Duration::from_millis(1), pending::<()>());
+        let error = late.await.unwrap_err();
+        assert_eq!(EngineError::of(&error), Some(EngineError::TimedOut));
+    });
+}
+
+#[test]
 fn a_sleep_is_at_least_as_long_as_requested() {
     for_each_backend(async |fixture| {
         for milliseconds in [0, 1, 7] {

@@ -571,7 +571,7 @@ fn drop_without_end(is_asked_to_stop: bool) {
     let mut context = Context::from_waker(Waker::noop());
 
     let hour = Duration::from_secs(3600);
-    let mut sleeping = Operation::new(&submitter, Sleep).timeout(hour);
+    let mut sleeping = Operation::new(&submitter, Sleep::new(hour)).timeout(hour);
     assert!(Pin::new(&mut sleeping).poll(&mut context).is_pending());
     let mut queued = Operation::new(&submitter, Nop);
     core.drive(|| true);

@@ -42,7 +42,7 @@ fn is_completed<T: FileOp>(operation: &mut Operation<'_, T>) -> bool {
 
 /// Starts a sleep.
 fn begun(submitter: &Submitter, time: Duration) -> Operation<'_, Sleep> {
-    let mut sleep = Operation::new(submitter, Sleep).timeout(time);
+    let mut sleep = Operation::new(submitter, Sleep::new(time)).timeout(time);
     assert!(!is_completed(&mut sleep));
     sleep
 }

@@ -85,7 +85,7 @@ impl Stall {
             self.is_response = true;
             until = until.max(now + ticks.send);
         }
-        if let Ok(Some(state)) = self.progress.look() {
+        if let Ok(Some(state)) = self.progress.acknowledged() {
             let before = self.acknowledged.replace(state.bytes);
             if self.is_response && before != Some(state.bytes) {
                 let bytes = state.bytes.saturating_sub(before.unwrap_or(0));
@@ -184,7 +184,12 @@ mod tests {
         }
 
         fn acknowledged(&self) -> u64 {
-            self.near.send_progress().look().unwrap().unwrap().bytes
+            self.near
+                .send_progress()
+                .acknowledged()
+                .unwrap()
+                .unwrap()
+                .bytes
         }
 
         /// Returns the number of ticks until the client counts as stalled.
@@ -246,7 +251,14 @@ mod tests {
                 };
                 let mut stall = Stall::of_send(fixture.near.send_progress(), &fixture.registration);
                 fixture.near.send_all(vec![0; 1000]).await.unwrap();
-                while !fixture.near.send_progress().look().unwrap().unwrap().all {
+                while !fixture
+                    .near
+                    .send_progress()
+                    .acknowledged()
+                    .unwrap()
+                    .unwrap()
+                    .all
+                {
                     yield_now().await;
                 }
                 let mut count = 0;
@@ -272,7 +284,14 @@ mod tests {
                 Stall::of_responses(fixture.near.send_progress(), &fixture.registration);
             for look in 1..=TICKS {
                 fixture.near.send_all(b"pong".as_slice()).await.unwrap();
-                while !fixture.near.send_progress().look().unwrap().unwrap().all {
+                while !fixture
+                    .near
+                    .send_progress()
+                    .acknowledged()
+                    .unwrap()
+                    .unwrap()
+                    .all
+                {
                     yield_now().await;
                 }
                 fixture.watches.advance();

@@ -160,7 +160,7 @@ impl RingCounters {
     /// Registers a ring that the calling thread has created.
     pub(crate) fn begin(backend: &str) -> RingCounters {
         let counters = MINE.get().unwrap_or_else(begin_thread);
-        counters.describe(backend, None);
+        counters.set_backend(backend, None);
         log::has_ring(backend);
         counters.count(Event::Rings, 1);
         counters.change(Gauge::Rings, 1);

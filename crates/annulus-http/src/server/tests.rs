@@ -104,7 +104,13 @@ impl Fixture {
     /// Returns the number of ticks until the server ends the connection of a client that reads nothing. On a busy
     /// machine the kernel acknowledges what the socket holds late and in pieces, and each piece extends the timeout.
     async fn ticks_until_ended(&self, progress: &SendProgress) -> u64 {
-        let bytes = || progress.look().ok().flatten().map(|state| state.bytes);
+        let bytes = || {
+            progress
+                .acknowledged()
+                .ok()
+                .flatten()
+                .map(|state| state.bytes)
+        };
         let (mut ticks, mut since, mut before) = (0, 0, bytes());
         while self.core.watches.connections() != 0 {
             assert!(
@@ -130,7 +136,7 @@ async fn poll_rounds() {
 
 /// Returns the bytes that the client has acknowledged. Panics if the server has ended the connection.
 fn acknowledged(progress: &SendProgress) -> u64 {
-    let state = progress.look().unwrap();
+    let state = progress.acknowledged().unwrap();
     state.expect("the connection was ended").bytes
 }
 

@@ -125,7 +125,7 @@ impl Pool {
     pub(crate) fn new(config: Config) -> Pool {
         let inside = Arc::new(Inside::default());
         let handle = DriverHandle::new(Box::new(Arc::clone(&inside)));
-        handle.counters.be(SourceKind::Threads);
+        handle.counters.set_kind(SourceKind::Threads);
         let shared = Arc::new(Shared {
             handle,
             inside,

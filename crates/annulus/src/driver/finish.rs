@@ -25,12 +25,12 @@ pub(crate) struct Done {
     /// Groups that received completions; each is kept alive until it has been woken.
     groups: Vec<Arc<Group>>,
     /// Finished slots that the driver still has to release.
-    last: Vec<(NonNull<Slot>, Last)>,
+    releases: Vec<(NonNull<Slot>, Release)>,
 }
 
 /// The way in which a driver releases a finished slot.
 #[derive(Clone, Copy, Debug)]
-enum Last {
+enum Release {
     /// The operation is abandoned: the payload is dropped, and the slot freed.
     Discard,
     /// The future returned at its timeout: the payload is dropped, then the slot is released.
@@ -49,7 +49,7 @@ impl Done {
             contain(|| waker.wake());
         }
         // Mostly there are only wakers, and to drain an empty list takes 30 instructions.
-        if self.groups.is_empty() && self.last.is_empty() {
+        if self.groups.is_empty() && self.releases.is_empty() {
             return;
         }
         for group in self.groups.drain(..) {
@@ -58,9 +58,9 @@ impl Done {
                 drop(group);
             });
         }
-        for (slot, last) in self.last.drain(..) {
+        for (slot, release) in self.releases.drain(..) {
             // SAFETY: Once, Lent: `finish` or `discard_later` put the slot here for its release.
-            contain(|| unsafe { let_go(handle, slot.as_ref(), last) });
+            contain(|| unsafe { release_slot(handle, slot.as_ref(), release) });
         }
     }
 
@@ -70,7 +70,7 @@ impl Done {
     ///
     /// Once. As for `discard`, until the next `deliver`.
     pub(crate) unsafe fn discard_later(&mut self, slot: &Slot) {
-        self.last.push((NonNull::from(slot), Last::Discard));
+        self.releases.push((NonNull::from(slot), Release::Discard));
     }
 
     /// Notes that a task has to be woken. (`Vec::extend` takes 80 instructions for an `Option`.)
@@ -85,7 +85,7 @@ impl Done {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.wakers.is_empty() && self.groups.is_empty() && self.last.is_empty()
+        self.wakers.is_empty() && self.groups.is_empty() && self.releases.is_empty()
     }
 
     /// Notes that `group` has to be woken.
@@ -137,7 +137,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
     }
     if expired && !broken(Mutation::ExpiryForgotten) {
         // After an expiry the payload belongs to the driver, and the kernel has released it.
-        done.last.push((NonNull::from(slot), Last::Lapsed));
+        done.releases.push((NonNull::from(slot), Release::Lapsed));
         return;
     }
     let finish = slot.lifecycle.complete();
@@ -146,7 +146,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
         // SAFETY: Once: an abandoned operation that is on no list.
         unsafe { done.discard_later(slot) };
     } else if finish.free {
-        done.last.push((NonNull::from(slot), Last::Free));
+        done.releases.push((NonNull::from(slot), Release::Free));
     }
 }
 
@@ -154,12 +154,12 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
 ///
 /// # Safety
 ///
-/// Once. The caller holds the slot in the state that `last` describes.
-unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
-    match last {
+/// Once. The caller holds the slot in the state that `release` describes.
+unsafe fn release_slot(handle: &DriverHandle, slot: &Slot, release: Release) {
+    match release {
         // SAFETY: Once: no other code refers to it.
-        Last::Discard => unsafe { discard(handle, slot) },
-        Last::Lapsed => {
+        Release::Discard => unsafe { discard(handle, slot) },
+        Release::Lapsed => {
             // SAFETY: Once: the payload stayed with the driver, and the kernel has released it.
             unsafe { dispose(slot) };
             if slot.lifecycle.complete().free {
@@ -168,7 +168,7 @@ unsafe fn let_go(handle: &DriverHandle, slot: &Slot, last: Last) {
             }
         }
         // SAFETY: Once: the payload has been taken, and no other code refers to the slot.
-        Last::Free => unsafe { handle.table.free(slot) },
+        Release::Free => unsafe { handle.table.free(slot) },
     }
 }
 

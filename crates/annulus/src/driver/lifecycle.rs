@@ -39,7 +39,7 @@ pub(crate) struct Lifecycle {
 
 /// The state that a future observes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum PollResult {
     /// Not completed; the waker is registered.
     Pending,
     /// Completed: the result and the payload belong to the future.
@@ -91,7 +91,7 @@ impl Lifecycle {
     }
 
     /// Future side: returns whether the operation is done. If not, registers `waker`.
-    pub(crate) fn look(&self, waker: &Waker) -> Look {
+    pub(crate) fn poll_result(&self, waker: &Waker) -> PollResult {
         let mut bits = self.bits.load(Ordering::Acquire);
         if bits & DONE == 0 && bits & WAKER != 0 && !broken(Mutation::WakerUnclaimed) {
             bits = self.bits.fetch_and(!WAKER, Ordering::AcqRel);
@@ -111,9 +111,9 @@ impl Lifecycle {
             }
         }
         match bits {
-            bits if bits & DONE == 0 => Look::Pending,
-            bits if bits & EXPIRED != 0 => Look::Expired,
-            _ => Look::Done,
+            bits if bits & DONE == 0 => PollResult::Pending,
+            bits if bits & EXPIRED != 0 => PollResult::Expired,
+            _ => PollResult::Done,
         }
     }
 

@@ -31,7 +31,7 @@ const SUBMIT_CHUNK: usize = 8;
 
 /// A slot in use, and its driver.
 #[derive(Clone, Copy)]
-struct Out<'a> {
+struct InFlight<'a> {
     slot: NonNull<Slot>,
     handle: &'a DriverHandle,
 }
@@ -40,7 +40,7 @@ struct Out<'a> {
 pub(crate) struct Batch<'a, T: FileOp, K: Copy> {
     submitter: &'a Submitter,
     group: Arc<Group>,
-    out: Vec<Option<(Out<'a>, K)>>,
+    out: Vec<Option<(InFlight<'a>, K)>>,
     /// Free indices of `out`.
     vacant: Vec<u32>,
     /// The chain being built, and its driver.
@@ -104,7 +104,7 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
             return;
         };
         drop(slot.lifecycle.reset(None));
-        let out = Out {
+        let out = InFlight {
             slot: NonNull::from(slot),
             handle,
         };
@@ -282,7 +282,7 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
     /// be taken.
     pub(crate) fn abandon(&mut self, errno: i32) -> Vec<K> {
         let before = self.sync_results.len();
-        self.let_go(errno);
+        self.leave_to_driver(errno);
         // A driver that processed one between its claim and the close of the group has cancelled it.
         for (_, _, res) in self.sync_results.iter_mut().skip(before) {
             if *res == -ECANCELED {
@@ -304,7 +304,7 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
     /// 4. request the cancels.
     ///
     /// Operations that were never submitted complete with minus `errno`.
-    fn let_go(&mut self, errno: i32) {
+    fn leave_to_driver(&mut self, errno: i32) {
         self.flush_for_drop(errno);
         let claimed = !broken(Mutation::BatchUnclaimed);
         for (out, _) in self.out.iter().flatten().filter(|_| claimed) {
@@ -351,7 +351,7 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
 impl<T: FileOp, K: Copy> Drop for Batch<'_, T, K> {
     fn drop(&mut self) {
         if self.outstanding() > 0 || self.chain.is_some() {
-            self.let_go(ECANCELED);
+            self.leave_to_driver(ECANCELED);
         }
         for (_, op, res) in self.sync_results.drain(..) {
             // A second panic, of another buffer, would end the process.

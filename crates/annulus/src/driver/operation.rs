@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::coop_budget;
 use super::finish::dispose;
 use super::handle::DriverHandle;
-use super::lifecycle::{Abandon, Look};
+use super::lifecycle::{Abandon, PollResult};
 use super::slot::Slot;
 use super::submitter::Submitter;
 use crate::narrow::to_ns;
@@ -68,7 +68,7 @@ enum State<'a, T: Returns> {
     Ready(T::Output),
     Fresh(T),
     /// Submitted to this driver.
-    Out(NonNull<Slot>, &'a DriverHandle),
+    InFlight(NonNull<Slot>, &'a DriverHandle),
     Over,
 }
 
@@ -227,7 +227,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
             if deadline_ns != 0 {
                 handle.wake_for_deadline();
             }
-            self.state = State::Out(NonNull::from(slot), handle);
+            self.state = State::InFlight(NonNull::from(slot), handle);
             return Ok(Poll::Pending);
         }
         // SAFETY: Once: not submitted, so it still belongs to this future, with the op just stored.
@@ -245,11 +245,11 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
     ) -> Poll<A> {
         // SAFETY: Lent: in flight for this future, so not freed.
         let slot = unsafe { slot.as_ref() };
-        let completion = match slot.lifecycle.look(context.waker()) {
-            Look::Pending => return Poll::Pending,
+        let completion = match slot.lifecycle.poll_result(context.waker()) {
+            PollResult::Pending => return Poll::Pending,
             // SAFETY: Once: done, so the payload belongs to this future, and `Over` prevents a second time.
-            Look::Done => Some(unsafe { slot.take::<T>() }),
-            Look::Expired => None,
+            PollResult::Done => Some(unsafe { slot.take::<T>() }),
+            PollResult::Expired => None,
         };
         self.state = State::Over;
         if slot.lifecycle.take() {
@@ -283,8 +283,8 @@ impl<T: FileOp, A> Future for Operation<'_, T, A> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Ready(output) => self.finish(output),
             State::Fresh(op) => self.start(op, context),
-            State::Out(slot, handle) => {
-                self.state = State::Out(slot, handle);
+            State::InFlight(slot, handle) => {
+                self.state = State::InFlight(slot, handle);
                 self.watch(slot, handle, context)
             }
             State::Over => panic!("an Operation was polled after it had completed"),
@@ -315,7 +315,7 @@ impl<T: Returns, A> Operation<'_, T, A> {
 impl<T: Returns, A> Drop for Operation<'_, T, A> {
     #[inline]
     fn drop(&mut self) {
-        if let State::Out(slot, handle) = self.state {
+        if let State::InFlight(slot, handle) = self.state {
             Self::abandon(slot, handle);
         }
     }
@@ -326,7 +326,7 @@ impl<T: FileOp, A> fmt::Debug for Operation<'_, T, A> {
         let state = match self.state {
             State::Fresh(_) => "not submitted",
             State::Ready(_) => "completed, result not taken",
-            State::Out(..) => "out",
+            State::InFlight(..) => "in flight",
             State::Over => "completed",
         };
         write!(f, "Operation({}, {state})", T::INFO.name)

@@ -114,7 +114,9 @@ fn run() {
     let mut idle_ticks = 0;
     loop {
         thread::park_timeout(TICK);
-        let Some(busy) = look(process) else { return };
+        let Some(busy) = inspect_all(process) else {
+            return;
+        };
         let submitted = SUBMITTED.swap(false, SeqCst);
         idle_ticks = if submitted || busy { 0 } else { idle_ticks + 1 };
         if idle_ticks >= IDLE_TICKS {
@@ -135,7 +137,7 @@ fn sleep() {
 
 /// Polls the rings that no thread has polled although a poll was due. Returns whether a ring has operations in flight,
 /// and `None` if there are no rings and the thread must end.
-fn look(process: u64) -> Option<bool> {
+fn inspect_all(process: u64) -> Option<bool> {
     let mut missed = Vec::new();
     let mut drivers = Vec::new();
     let mut busy = false;
@@ -144,9 +146,9 @@ fn look(process: u64) -> Option<bool> {
         let Some(driver) = ring.driver.upgrade().filter(|driver| !driver.is_over()) else {
             return false;
         };
-        let look = driver.look();
-        busy |= look.busy;
-        if look.missed {
+        let found = driver.inspect();
+        busy |= found.busy;
+        if found.missed {
             missed.push((Arc::clone(&driver), ring.ring_executor, ring.executor));
         }
         drivers.push(driver);

@@ -149,14 +149,14 @@ impl Submitter {
     ) -> Submitter {
         let number = thread_rings::new_engine();
         let sync = Counters::new(SourceKind::FastPath);
-        sync.belong(number, 0);
+        sync.set_owner(number, 0);
         let mut threads = Vec::new();
         let arenas = Arc::<Arenas>::default();
         let handles = handles
             .into_iter()
             .enumerate()
             .map(|(index, DriverThread { handle, thread })| {
-                handle.counters.belong(number, index);
+                handle.counters.set_owner(number, index);
                 threads.push(thread);
                 handle.follow(&arenas);
                 handle
@@ -194,7 +194,7 @@ impl Submitter {
         polled
             .handle
             .counters
-            .belong(self.number, self.handles.len());
+            .set_owner(self.number, self.handles.len());
         self.polled = Some(polled.handle);
         let threads = self
             .threads
@@ -302,7 +302,7 @@ impl Submitter {
     fn helpers(&self) -> &DriverHandle {
         let pool = self.helpers.get_or_init(|| {
             let pool = blocking::Pool::new(self.blocking);
-            self.introduce(pool.handle(), 0);
+            self.label(pool.handle(), 0);
             if self.ended.load(Ordering::SeqCst) {
                 // Too late for work: all submissions are refused.
                 pool.drain(Some(self.drain_until_ns()));
@@ -398,19 +398,19 @@ impl Submitter {
     }
 
     /// Stores the description of the backend, and the reason if it is a fallback.
-    pub(crate) fn describe(&self, backend: String, fallback: Option<String>) {
+    pub(crate) fn set_backend(&self, backend: String, fallback: Option<String>) {
         let (backend, fallback) = self.about.get_or_init(|| (backend, fallback));
         let handles = self.all_handles().map(|handle| &handle.counters);
         for counters in handles.chain([&self.sync]) {
-            counters.describe(backend, fallback.as_deref());
+            counters.set_backend(backend, fallback.as_deref());
         }
     }
 
     /// Labels the counters of a new driver.
-    fn introduce(&self, handle: &DriverHandle, index: usize) {
-        handle.counters.belong(self.number, index);
+    fn label(&self, handle: &DriverHandle, index: usize) {
+        handle.counters.set_owner(self.number, index);
         if let Some((backend, fallback)) = self.about.get() {
-            handle.counters.describe(backend, fallback.as_deref());
+            handle.counters.set_backend(backend, fallback.as_deref());
         }
     }
 

@@ -258,10 +258,10 @@ pub(super) fn handle(submitter: &Submitter) -> Option<&DriverHandle> {
     {
         return Some(handle);
     }
-    look(submitter, *EXECUTOR.get()?)
+    find_or_make(submitter, *EXECUTOR.get()?)
 }
 
-fn look<'a>(
+fn find_or_make<'a>(
     submitter: &'a Submitter,
     ring_executor: &'static dyn RingExecutor,
 ) -> Option<&'a DriverHandle> {

@@ -31,7 +31,7 @@ const ROUNDS_MAX: u32 = 16;
 
 /// The state of a driver, for a thread that does not drive it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Inspection {
     /// True if no thread has polled since the last look, at which something was queued or had completed, and still is.
     pub(super) missed: bool,
     /// True if operations or timers are pending.
@@ -310,10 +310,10 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     }
 
     /// Looks for work that no thread has polled for. Never blocks.
-    pub(super) fn look(&self) -> Look {
+    pub(super) fn inspect(&self) -> Inspection {
         let Attempt::Held(mut held) = self.turn.enter() else {
             // The thread that has the turn polls.
-            return Look {
+            return Inspection {
                 missed: false,
                 busy: true,
             };
@@ -330,7 +330,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         if left.again() && !broken(Mutation::LookOverlooks) {
             self.poll();
         }
-        Look { missed, busy }
+        Inspection { missed, busy }
     }
 
     /// Polls. If there was no work, sleeps in the kernel until an operation completes or is submitted, or until
@@ -460,13 +460,13 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             held.leave();
             self.deliver(done);
             if let Some((driver, left)) = over {
-                return self.let_go(driver, left);
+                return self.release_driver(driver, left);
             }
         }
     }
 
     /// Releases the driver, which has ended except for `left` operations.
-    fn let_go(&self, driver: Driver<K>, left: u32) {
+    fn release_driver(&self, driver: Driver<K>, left: u32) {
         let leaks = driver.has_lent(left);
         if leaks {
             self.handle.counters.leaked().add(u64::from(left));

@@ -387,7 +387,7 @@ impl Engine {
 
 impl Engine {
     fn of(submitter: Submitter, backend: BackendInUse) -> Engine {
-        submitter.describe(backend.to_string(), backend.fallback());
+        submitter.set_backend(backend.to_string(), backend.fallback());
         Engine {
             submitter: Arc::new(submitter),
             backend: Arc::new(backend),

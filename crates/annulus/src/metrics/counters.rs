@@ -83,18 +83,18 @@ impl Counters {
     }
 
     /// Sets the kind of source.
-    pub(crate) fn be(&self, kind: SourceKind) {
+    pub(crate) fn set_kind(&self, kind: SourceKind) {
         self.word(record::KIND).set(record::kind_number(kind));
     }
 
     /// Sets the owner, and the index among the owner's sources.
-    pub(crate) fn belong(&self, owner: u64, index: usize) {
+    pub(crate) fn set_owner(&self, owner: u64, index: usize) {
         self.word(record::OWNER).set(owner);
         self.word(record::INDEX).set(index as u64);
     }
 
     /// Sets the backend, and the reason why it is a fallback.
-    pub(crate) fn describe(&self, backend: &str, fallback: Option<&str>) {
+    pub(crate) fn set_backend(&self, backend: &str, fallback: Option<&str>) {
         let texts = [
             record::backend(backend),
             record::fallback(fallback.unwrap_or_default()),

@@ -17,13 +17,13 @@ use crate::sys::net;
 /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
 /// # let far = listener.accept().await?;
 /// let progress = near.send_progress();
-/// let before = progress.look()?.expect("the connection is open");
+/// let before = progress.acknowledged()?.expect("the connection is open");
 /// near.send_all("hello").await?;
 /// far.recv_exact(vec![0; 5]).await?;
-/// let mut now = progress.look()?.unwrap();
+/// let mut now = progress.acknowledged()?.unwrap();
 /// while !now.all {
 ///     annulus::runtime::yield_now().await; // a server compares two results some seconds apart
-///     now = progress.look()?.unwrap();
+///     now = progress.acknowledged()?.unwrap();
 /// }
 /// assert_eq!(now.bytes - before.bytes, 5);
 /// # Ok(()) })? }
@@ -42,9 +42,9 @@ pub struct SendProgress {
 /// # let near = annulus::net::TcpStream::connect(listener.local_addr()?).await?;
 /// # let far = listener.accept().await?;
 /// let progress = near.send_progress();
-/// let before = progress.look()?.unwrap();
+/// let before = progress.acknowledged()?.unwrap();
 /// assert!(near.try_send(vec![7; 8 << 20]).is_ok()); // more than the kernel buffers
-/// let now = progress.look()?.unwrap();
+/// let now = progress.acknowledged()?.unwrap();
 /// if !now.all && now.bytes == before.bytes {
 ///     // Nothing moved since the last look. A server ends the connection after several of those.
 /// }
@@ -80,7 +80,7 @@ impl SendProgress {
     /// # let far = listener.accept().await?;
     /// let progress = near.send_progress(); // does not keep the connection open
     /// drop(near);
-    /// while progress.look()?.is_some() {
+    /// while progress.acknowledged()?.is_some() {
     ///     annulus::runtime::yield_now().await; // the core closes it soon
     /// }
     /// # drop(far);
@@ -90,7 +90,7 @@ impl SendProgress {
     /// # Errors
     ///
     /// Fails with any error of `getsockopt(2)`, unchanged.
-    pub fn look(&self) -> io::Result<Option<Acknowledged>> {
+    pub fn acknowledged(&self) -> io::Result<Option<Acknowledged>> {
         let Some(socket) = self.socket.upgrade() else {
             return Ok(None);
         };

@@ -101,7 +101,7 @@ impl<B: IoBufMut> SocketOp for Recv<B> {
         unsafe { net::recv(self.socket.raw(), self.buf.fill_ptr(), bytes) }
     }
 
-    fn abandoned(mut self, res: i32) {
+    fn on_drop(mut self, res: i32) {
         match res {
             0 => {}
             res if res > 0 => {

@@ -113,7 +113,7 @@ impl<B: IoBufMut, M: ReceiveQueue> SocketOp for RecvMessage<B, M> {
         unsafe { net::receive_message(self.socket.raw(), message) }
     }
 
-    fn abandoned(mut self, res: i32) {
+    fn on_drop(mut self, res: i32) {
         match check(res) {
             Ok(bytes) => {
                 // SAFETY: Written, Lent: the kernel has written `res` bytes there, and has released the buffer.

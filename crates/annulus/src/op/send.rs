@@ -57,7 +57,7 @@ pub(crate) unsafe trait SendKind: 'static {
     }
 
     /// Called with the notification of a zero-copy send.
-    fn noticed(&mut self, _socket: &Socket, _usage: i32) {}
+    fn on_zero_copy_notice(&mut self, _socket: &Socket, _usage: i32) {}
 }
 
 impl<K: SendKind> StreamSend<K> {
@@ -123,7 +123,7 @@ impl<K: SendKind> Returns for StreamSend<K> {
 
 impl<K: SendKind> SocketOp for StreamSend<K> {
     const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
+    const CONTINUES_AFTER_DROP: bool = true;
 
     fn socket(&self) -> &Rc<Socket> {
         self.permit.socket()
@@ -133,23 +133,23 @@ impl<K: SendKind> SocketOp for StreamSend<K> {
         self.kind.attempt(self.permit.socket(), &mut self.shape)
     }
 
-    fn noticed(&mut self, usage: i32) {
-        self.kind.noticed(self.permit.socket(), usage);
+    fn on_zero_copy_notice(&mut self, usage: i32) {
+        self.kind.on_zero_copy_notice(self.permit.socket(), usage);
     }
 
     /// A peer that accepts nothing sends no acknowledgements, so an incomplete send is aborted instead of awaited.
-    fn kept_at_end(&self, res: i32) {
+    fn on_core_end(&self, res: i32) {
         if self.shape.done() + count(res) < self.shape.want() {
             self.permit.socket().abort();
         }
     }
 
-    fn left_behind(&self) {
+    fn on_leak(&self) {
         self.permit.cut(ECANCELED);
     }
 
     #[inline]
-    fn abandoned(self, res: i32) {
+    fn on_drop(self, res: i32) {
         let errno = self.missing(res);
         if errno != 0 {
             self.permit.fail(errno);
@@ -279,7 +279,7 @@ impl<B: IoBuf, F> Returns for SendThen<B, F> {
 
 impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
     const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
+    const CONTINUES_AFTER_DROP: bool = true;
 
     fn socket(&self) -> &Rc<Socket> {
         self.send.socket()
@@ -289,7 +289,7 @@ impl<B: IoBuf, F: FnOnce(B) + 'static> SocketOp for SendThen<B, F> {
         self.send.attempt()
     }
 
-    fn left_behind(&self) {
-        self.send.left_behind();
+    fn on_leak(&self) {
+        self.send.on_leak();
     }
 }

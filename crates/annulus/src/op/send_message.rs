@@ -72,7 +72,7 @@ impl<B> Returns for SendMessage<B> {
 
 impl<B: IoBuf> SocketOp for SendMessage<B> {
     const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
+    const CONTINUES_AFTER_DROP: bool = true;
 
     fn socket(&self) -> &Rc<Socket> {
         &self.socket

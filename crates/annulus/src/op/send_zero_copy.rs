@@ -91,7 +91,7 @@ unsafe impl<B: IoBuf> SendKind for WithoutCopy<B> {
         true
     }
 
-    fn noticed(&mut self, socket: &Socket, usage: i32) {
+    fn on_zero_copy_notice(&mut self, socket: &Socket, usage: i32) {
         // The device (or loopback) needs a copy, so later sends use the cheaper kind.
         if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
             socket.set_zero_copy(ZeroCopy::Never);

@@ -20,7 +20,7 @@ pub(crate) enum Interest {
 pub(crate) trait SocketOp: Op {
     const INTEREST: Interest = Interest::Read;
     /// Set if the operation continues when its future is dropped; otherwise it is cancelled.
-    const GOES_ON: bool = false;
+    const CONTINUES_AFTER_DROP: bool = false;
 
     fn socket(&self) -> &Rc<Socket>;
 
@@ -39,17 +39,17 @@ pub(crate) trait SocketOp: Op {
     }
 
     /// Called with the notification of a zero-copy send, which reports what the kernel did. The result follows.
-    fn noticed(&mut self, _usage: i32) {}
+    fn on_zero_copy_notice(&mut self, _usage: i32) {}
 
     /// Called when the core ends and the kernel, which has completed with `res`, still uses the memory until the peer
     /// has acknowledged the data.
-    fn kept_at_end(&self, _res: i32) {}
+    fn on_core_end(&self, _res: i32) {}
 
     /// Called when the operation is leaked, because the kernel does not complete it.
-    fn left_behind(&self) {}
+    fn on_leak(&self) {}
 
     /// Handles the final result of an operation whose future was dropped.
-    fn abandoned(self, res: i32) {
+    fn on_drop(self, res: i32) {
         drop(self.complete(res));
     }
 }

@@ -108,12 +108,12 @@ impl SocketOp for Splice {
         -EAGAIN
     }
 
-    fn left_behind(&self) {
+    fn on_leak(&self) {
         self.permit.iter().for_each(|permit| permit.cut(ECANCELED));
     }
 
     /// Cuts the connection after a partial transfer if the core has ended, because nothing continues the transfer.
-    fn abandoned(self, res: i32) {
+    fn on_drop(self, res: i32) {
         let Some(permit) = self.permit else { return };
         let is_part = res > 0 && count(res) < self.bytes;
         if is_part && permit.socket().is_over() {

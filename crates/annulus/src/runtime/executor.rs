@@ -134,13 +134,13 @@ impl Inbox {
     }
 
     /// Labels the counters with the runtime and the core's index.
-    pub(super) fn belong(&self, owner: u64, index: usize) {
-        self.notifier.counters.belong(owner, index);
+    pub(super) fn set_owner(&self, owner: u64, index: usize) {
+        self.notifier.counters.set_owner(owner, index);
     }
 
     /// Labels the counters with the backend, and with the reason of a fallback.
-    pub(super) fn describe(&self, backend: &str, fallback: Option<&str>) {
-        self.notifier.counters.describe(backend, fallback);
+    pub(super) fn set_backend(&self, backend: &str, fallback: Option<&str>) {
+        self.notifier.counters.set_backend(backend, fallback);
     }
 
     /// Sends a message, and wakes the core if it sleeps.

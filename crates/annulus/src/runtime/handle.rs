@@ -8,7 +8,7 @@ use super::executor::{self, Inbox, Message};
 use super::task::{End, JoinHandle, Promise, ReportedTask};
 use crate::buf::{Arena, BufferLayout};
 use crate::driver::Submitter;
-use crate::driver::core::{Seat, SharedAddresses};
+use crate::driver::core::{AddressShare, SharedAddresses};
 use crate::error::SetupError;
 use crate::metrics::{CoreMetrics, Metrics};
 
@@ -67,8 +67,8 @@ impl Handle {
         Arc::clone(&self.cores.inboxes[core])
     }
 
-    pub(super) fn seat(&self, core: usize) -> Seat {
-        Seat::new(Arc::clone(&self.cores.addresses), core)
+    pub(super) fn address_share(&self, core: usize) -> AddressShare {
+        AddressShare::new(Arc::clone(&self.cores.addresses), core)
     }
 
     pub(super) fn set_files(&self, files: &Arc<Submitter>) {

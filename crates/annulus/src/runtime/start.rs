@@ -48,7 +48,7 @@ type Outcome = Result<io::Result<()>, Box<dyn Any + Send>>;
 type Around = Option<Box<dyn Surroundings>>;
 
 /// A core's part in the submitter: its driver handle, and the opcodes of its ring. `None` without a ring.
-type Seat = Option<(Arc<DriverHandle>, Opcodes)>;
+type FilesDriver = Option<(Arc<DriverHandle>, Opcodes)>;
 
 /// The future of a core's `main`. Boxed, so that a program does not compile the life of a core again for each type.
 type MainFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
@@ -145,7 +145,7 @@ fn affinity(builder: &RuntimeBuilder) -> Option<Affinity> {
 fn files(
     builder: &RuntimeBuilder,
     affinity: Option<Affinity>,
-    seats: impl Iterator<Item = Seat>,
+    seats: impl Iterator<Item = FilesDriver>,
 ) -> Arc<Submitter> {
     let mut opcodes = Opcodes::NONE;
     let handles = seats.flatten().map(|(files_driver, takes)| {
@@ -223,7 +223,7 @@ impl Plan<'_> {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         index: usize,
-        sender: mpsc::Sender<Result<Seat, SetupError>>,
+        sender: mpsc::Sender<Result<FilesDriver, SetupError>>,
     ) -> Result<CoreThread<'scope>, SetupError> {
         let (go, gone) = mpsc::channel::<Arc<Submitter>>();
         let body = move || {
@@ -307,7 +307,7 @@ fn could_not_start() -> SetupError {
 struct NewCore {
     index: usize,
     executor: Rc<Executor>,
-    seat: Seat,
+    seat: FilesDriver,
     backend: Arc<BackendInUse>,
     pinned: Option<Pinned>,
     /// Restored at the end, because the thread may be the caller's.
@@ -368,9 +368,9 @@ impl NewCore {
         options: &RingOptions,
         config: &CoreConfig,
         inbox: &Inbox,
-    ) -> Result<(Rc<Core>, Seat, BackendInUse), SetupError> {
+    ) -> Result<(Rc<Core>, FilesDriver, BackendInUse), SetupError> {
         let files_driver = Arc::new(DriverHandle::new(Box::new(inbox.notifier())));
-        files_driver.counters.be(SourceKind::CoreFiles);
+        files_driver.counters.set_kind(SourceKind::CoreFiles);
         let make = |config| Core::with_ring(config, inbox.notifier(), Arc::clone(&files_driver));
         let mut polling = PollingInUse::requested(options.sqpoll, false);
         let core = match make(config.clone()) {
@@ -407,15 +407,15 @@ impl NewCore {
         let backend = self.backend.to_string();
         let fallback = self.backend.fallback();
         let inbox = handle.inbox(self.index);
-        inbox.belong(files.number(), self.index);
-        inbox.describe(&backend, fallback.as_deref());
+        inbox.set_owner(files.number(), self.index);
+        inbox.set_backend(&backend, fallback.as_deref());
         if let Some((files_driver, _)) = &self.seat {
-            files_driver.counters.belong(files.number(), self.index);
+            files_driver.counters.set_owner(files.number(), self.index);
         }
-        files.describe(backend, fallback);
+        files.set_backend(backend, fallback);
     }
 
-    fn seat(&self) -> Seat {
+    fn seat(&self) -> FilesDriver {
         self.seat.clone()
     }
 
@@ -447,7 +447,9 @@ impl NewCore {
         let _beside = beside.map(|beside| beside.enter());
         let local = executor.local().map(|local| local.context());
         let _local = local.as_ref().map(|local| local.enter());
-        executor.core().set_seat(handle.seat(self.index));
+        executor
+            .core()
+            .set_address_share(handle.address_share(self.index));
         executor.enter(Engine::of_runtime(files, self.backend), handle);
         let files_driver = self
             .seat

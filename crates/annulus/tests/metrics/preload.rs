@@ -28,7 +28,7 @@ fn reasons(counted: &[ReasonCounts]) -> Vec<(&str, u64)> {
 /// Creates a ring with one of every count, and its process source.
 fn busy() -> (Served, Served) {
     let (ring, process) = (Served::ring(0), Served::process());
-    ring.describe("io_uring (deferred task work)", None);
+    ring.set_backend("io_uring (deferred task work)", None);
     ring.serve(Call::Read, 10);
     ring.serve_shared(Call::EpollWait, 4);
     ring.fail(Call::Read, 104);

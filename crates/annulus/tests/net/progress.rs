@@ -21,7 +21,7 @@ fn the_bytes_taken_by_the_peer_are_reported_during_a_send() {
             .set_receive_buffer_bytes(BUFFER_BYTES)
             .unwrap();
         let progress = near.send_progress();
-        let start = progress.look().unwrap().unwrap();
+        let start = progress.acknowledged().unwrap().unwrap();
         let sending = spawn(async move {
             near.send_all(bytes(1, 0, BYTES)).await.unwrap();
             near.shutdown(Shutdown::Write).unwrap();
@@ -29,23 +29,23 @@ fn the_bytes_taken_by_the_peer_are_reported_during_a_send() {
         });
         // A part of it has been received, and the send continues.
         let piece = far.recv_exact(vec![0; BYTES / 4]).await.unwrap();
-        let mut seen = progress.look().unwrap().unwrap();
+        let mut seen = progress.acknowledged().unwrap().unwrap();
         while seen.bytes - start.bytes < piece.len() as u64 {
             yield_now().await;
-            seen = progress.look().unwrap().unwrap();
+            seen = progress.acknowledged().unwrap().unwrap();
         }
         // `all` says nothing yet: the kernel may have been given no more than the peer has acknowledged.
         assert!(seen.bytes - start.bytes < BYTES as u64);
         far.recv_exact(vec![0; BYTES - piece.len()]).await.unwrap();
         let near = sending.await.unwrap();
-        while !progress.look().unwrap().unwrap().all {
+        while !progress.acknowledged().unwrap().unwrap().all {
             yield_now().await;
         }
         // One more byte for the end of the stream.
-        let seen = progress.look().unwrap().unwrap().bytes - start.bytes;
+        let seen = progress.acknowledged().unwrap().unwrap().bytes - start.bytes;
         assert!((BYTES as u64..=BYTES as u64 + 1).contains(&seen), "{seen}");
         drop(near);
-        while progress.look().unwrap().is_some() {
+        while progress.acknowledged().unwrap().is_some() {
             yield_now().await;
         }
     });

@@ -46,7 +46,7 @@ enum Check {
     Stuck,
 }
 
-fn look(before: Option<Progress>, now: Progress, timeout_ns: u64) -> Check {
+fn check_progress(before: Option<Progress>, now: Progress, timeout_ns: u64) -> Check {
     let progress = before.filter(|before| before.taken == now.taken);
     let progress = progress.unwrap_or(now);
     let due_ns = progress.at_ns.saturating_add(timeout_ns);
@@ -127,7 +127,7 @@ impl Closing {
                 taken: net::acknowledged(socket.raw()).map_or(0, |(taken, _)| taken),
                 at_ns: now_ns,
             };
-            match look(dropped.progress, now, self.timeout_ns(&socket)) {
+            match check_progress(dropped.progress, now, self.timeout_ns(&socket)) {
                 Check::Later(progress, due_ns) => {
                     dropped.progress = Some(progress);
                     next_ns = next_ns.min(due_ns);
@@ -157,7 +157,8 @@ mod tests {
         let mut before = None;
         let mut at_ns = 1000;
         for taken in 0..50 {
-            let Check::Later(next, due_ns) = look(before, progress(taken, at_ns), 60) else {
+            let Check::Later(next, due_ns) = check_progress(before, progress(taken, at_ns), 60)
+            else {
                 panic!("{taken} taken");
             };
             assert_eq!(due_ns, at_ns + 60);
@@ -168,17 +169,17 @@ mod tests {
     #[test]
     fn a_peer_that_takes_nothing_is_stuck_when_the_timeout_has_passed_and_not_before() {
         assert_eq!(
-            look(None, progress(7, 1000), 60),
+            check_progress(None, progress(7, 1000), 60),
             Check::Later(progress(7, 1000), 1060)
         );
         let before = Some(progress(7, 1000));
         assert_eq!(
-            look(before, progress(7, 1059), 60),
+            check_progress(before, progress(7, 1059), 60),
             Check::Later(progress(7, 1000), 1060)
         );
-        assert_eq!(look(before, progress(7, 1060), 60), Check::Stuck);
+        assert_eq!(check_progress(before, progress(7, 1060), 60), Check::Stuck);
         assert_eq!(
-            look(before, progress(8, 1060), 60),
+            check_progress(before, progress(8, 1060), 60),
             Check::Later(progress(8, 1060), 1120)
         );
     }

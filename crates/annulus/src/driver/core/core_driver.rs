@@ -19,7 +19,7 @@ use super::other_runtime::Sleep;
 use super::plain::{Plain, close_now};
 use super::readiness::Readiness;
 use super::rings::Rings;
-use super::shared_addresses::{Claim, Seat, Share};
+use super::shared_addresses::{AddressShare, Claim, Share};
 use super::table::CompletionHandler;
 use super::token::Token;
 use crate::buf::{Group, GroupLayout, ReceiveMode};
@@ -103,7 +103,7 @@ pub(crate) struct Core {
     /// Starts a task on this core; set by the executor.
     pub(super) starter: Cell<Option<fn(Background)>>,
     /// The access to the addresses that the cores of the runtime share.
-    pub(super) seat: OnceCell<Seat>,
+    pub(super) seat: OnceCell<AddressShare>,
     /// The submitter of the runtime's file operations and blocking calls.
     pub(super) files: OnceCell<Arc<Submitter>>,
     /// A weak reference to itself, for values that need to hold the core.
@@ -300,7 +300,7 @@ impl Core {
     }
 
     /// Sets the access to the addresses that the runtime's cores share.
-    pub(crate) fn set_seat(&self, seat: Seat) {
+    pub(crate) fn set_address_share(&self, seat: AddressShare) {
         let _ = self.seat.set(seat);
     }
 

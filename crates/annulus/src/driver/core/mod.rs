@@ -34,7 +34,7 @@ pub(crate) use operation::SocketOperation;
 #[cfg(feature = "tokio")]
 pub(crate) use other_runtime::{Awake, SleepCalls};
 pub(crate) use shared::SharedOperation;
-pub(crate) use shared_addresses::{Claim, Seat, Share, SharedAddresses};
+pub(crate) use shared_addresses::{AddressShare, Claim, Share, SharedAddresses};
 pub(crate) use table::CompletionHandler;
 pub(crate) use token::Token;
 pub(crate) use waiters::{Crowd, WaitersCell};

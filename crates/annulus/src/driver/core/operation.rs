@@ -29,7 +29,7 @@ enum State<T> {
     /// Without a ring: the socket was not ready, or the budget of the task was used up. The time of the first attempt,
     /// ns, if the operation is timed.
     Attempted(T, u64),
-    Out(Token),
+    InFlight(Token),
     Over,
 }
 
@@ -55,7 +55,7 @@ impl<T: SocketOp> SocketOperation<T> {
         match &self.core.backend {
             Backend::Rings(rings) => {
                 let token = rings.start(op, Some(context.waker().clone()));
-                *self.state = State::Out(token);
+                *self.state = State::InFlight(token);
                 Poll::Pending
             }
             Backend::Readiness(_) => self.attempt(op, metrics::sample(), context),
@@ -131,14 +131,14 @@ impl<T: SocketOp> Future for SocketOperation<T> {
                 Poll::Ready(op.complete(-this.core.refusal().code()))
             }
             State::Attempted(op, submitted_ns) => this.attempt(op, submitted_ns, context),
-            State::Out(token) => {
+            State::InFlight(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring no operation is in flight")
                 };
                 match rings.poll::<T>(token, context) {
                     Some((op, res)) => Poll::Ready(op.complete(res)),
                     None => {
-                        *this.state = State::Out(token);
+                        *this.state = State::InFlight(token);
                         Poll::Pending
                     }
                 }
@@ -154,8 +154,10 @@ impl<T: SocketOp> Drop for SocketOperation<T> {
             std::mem::replace(&mut *self.state, State::Over),
             &self.core.backend,
         ) {
-            (State::Out(token), Backend::Rings(rings)) => rings.abandon(token, !T::GOES_ON),
-            (State::Attempted(op, _), Backend::Readiness(readiness)) if T::GOES_ON => {
+            (State::InFlight(token), Backend::Rings(rings)) => {
+                rings.abandon(token, !T::CONTINUES_AFTER_DROP)
+            }
+            (State::Attempted(op, _), Backend::Readiness(readiness)) if T::CONTINUES_AFTER_DROP => {
                 readiness.go_on_later(op);
             }
             _ => {}

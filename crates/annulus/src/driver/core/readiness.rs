@@ -74,7 +74,7 @@ impl<T: SocketOp> Unfinished for Rest<T> {
             }
             if let Resume::Done(res) = refusals.judge(res, op.resume(res)) {
                 count_call(counters, const { T::INFO.number() }, res);
-                self.0.take().into_iter().for_each(|op| op.abandoned(res));
+                self.0.take().into_iter().for_each(|op| op.on_drop(res));
                 return true;
             }
         }
@@ -85,7 +85,7 @@ impl<T: SocketOp> Unfinished for Rest<T> {
 impl<T: SocketOp> Drop for Rest<T> {
     fn drop(&mut self) {
         let op = self.0.take();
-        contain(|| op.into_iter().for_each(|op| op.abandoned(-ECANCELED)));
+        contain(|| op.into_iter().for_each(|op| op.on_drop(-ECANCELED)));
     }
 }
 
@@ -187,7 +187,7 @@ impl Readiness {
             let displaced =
                 self.with_side(socket, interest, |side| side.waiters.wait_besides(waker));
             // Foreign code runs with nothing borrowed.
-            let checked = displaced.unwrap_or_default().let_go();
+            let checked = displaced.unwrap_or_default().judge();
             let gone = self.with_side(socket, interest, |side| side.waiters.readmit(checked));
             drop(gone);
         }
@@ -290,10 +290,10 @@ impl Readiness {
             || self.notifier.is_elsewhere()
             || socket.watched().is_none() && self.add(&socket).is_err()
         {
-            return op.abandoned(-ECANCELED);
+            return op.on_drop(-ECANCELED);
         }
         let Some(index) = socket.watched().map(|index| index as usize) else {
-            return op.abandoned(-ECANCELED);
+            return op.on_drop(-ECANCELED);
         };
         let mut rest: Box<dyn Unfinished> = Box::new(Rest(Some(op)));
         let queues = |source: &Source| !source.rest.is_empty();

@@ -15,7 +15,7 @@ use slab::Slab;
 
 use super::core_driver::Core;
 use super::notifier::Notifier;
-use super::table::{Abandoned, Act, CompletionHandler, CompletionInfo, Table};
+use super::table::{Abandoned, CompletionHandler, CompletionInfo, Reaction, Table};
 use super::token::Token;
 use crate::driver::contain::contain;
 use crate::driver::finish::Done;
@@ -337,20 +337,20 @@ impl Rings {
     }
 
     #[inline]
-    fn act(&self, core: &Core, token: Token, cqe: Cqe, act: Act) {
+    fn act(&self, core: &Core, token: Token, cqe: Cqe, act: Reaction) {
         match act {
-            Act::Nothing => {}
-            Act::Wake(waker) => contain(|| waker.wake()),
-            Act::Again => {
+            Reaction::Nothing => {}
+            Reaction::Wake(waker) => contain(|| waker.wake()),
+            Reaction::Again => {
                 self.notifier.counters.resubmitted().add(1);
                 self.notifier.counters.short().add(u64::from(cqe.res > 0));
                 self.ask_again(core, token, cqe);
             }
-            Act::Dispose(res) => {
+            Reaction::Dispose(res) => {
                 let completed = self.table.borrow_mut().give_up(token, res);
                 dispose(completed);
             }
-            Act::Handle(handler) => contain(|| handler.on_completion(core, cqe)),
+            Reaction::Handle(handler) => contain(|| handler.on_completion(core, cqe)),
         }
     }
 

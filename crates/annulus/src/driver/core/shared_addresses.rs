@@ -27,7 +27,7 @@ struct Bound {
 
 /// The access of one core to the shared addresses.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct AddressShare {
     addresses: Arc<SharedAddresses>,
     core: usize,
 }
@@ -46,7 +46,7 @@ pub(crate) enum Share {
 /// An address that a core has bound. Dropping the claim gives it up.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    seat: Seat,
+    seat: AddressShare,
     bound: Bound,
 }
 
@@ -64,9 +64,9 @@ impl SharedAddresses {
     }
 }
 
-impl Seat {
-    pub(crate) fn new(addresses: Arc<SharedAddresses>, core: usize) -> Seat {
-        Seat { addresses, core }
+impl AddressShare {
+    pub(crate) fn new(addresses: Arc<SharedAddresses>, core: usize) -> AddressShare {
+        AddressShare { addresses, core }
     }
 
     /// Calls `bind` to bind a socket to `address`; `bind` returns the actual address. Only one core binds at a time.
@@ -127,7 +127,7 @@ mod tests {
 
     const KIND: Kind = Kind::Stream;
 
-    fn ask(seat: &Seat, address: &str) -> (Share, Option<Claim>) {
+    fn ask(seat: &AddressShare, address: &str) -> (Share, Option<Claim>) {
         let (mut share, address) = (Share::Alone, address.parse().unwrap());
         let claim = seat.claim(KIND, address, |how| {
             share = how;
@@ -139,7 +139,8 @@ mod tests {
     #[test]
     fn the_first_core_takes_an_address_alone_and_others_join_it() {
         let addresses = SharedAddresses::new(3);
-        let [one, two, three] = [0, 1, 2].map(|core| Seat::new(Arc::clone(&addresses), core));
+        let [one, two, three] =
+            [0, 1, 2].map(|core| AddressShare::new(Arc::clone(&addresses), core));
         let (share, first) = ask(&one, "127.0.0.1:80");
         assert_eq!(share, Share::First);
         let (share, second) = ask(&two, "127.0.0.1:80");
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn an_address_that_could_not_be_bound_has_no_owner() {
         let addresses = SharedAddresses::new(2);
-        let [one, two] = [0, 1].map(|core| Seat::new(Arc::clone(&addresses), core));
+        let [one, two] = [0, 1].map(|core| AddressShare::new(Arc::clone(&addresses), core));
         let address = "127.0.0.1:80".parse().unwrap();
         assert!(one.claim(KIND, address, |_| Err(())).is_err());
         assert_eq!(ask(&two, "127.0.0.1:80").0, Share::First);
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_single_core_shares_nothing() {
-        let alone = Seat::new(SharedAddresses::new(1), 0);
+        let alone = AddressShare::new(SharedAddresses::new(1), 0);
         let (share, claim) = ask(&alone, "127.0.0.1:80");
         assert_eq!(share, Share::Alone);
         assert!(claim.is_none());

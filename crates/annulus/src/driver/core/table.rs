@@ -62,11 +62,11 @@ enum Stage {
 /// The functions of an operation with its type erased. Panics are contained as in `OpFunctions`.
 struct Vtable {
     op: OpFunctions,
-    noticed: unsafe fn(*mut u8, i32),
+    on_zero_copy_notice: unsafe fn(*mut u8, i32),
     /// True if the operation continues when its future is dropped.
-    goes_on: bool,
-    kept_at_end: unsafe fn(*mut u8, i32),
-    left_behind: unsafe fn(*mut u8),
+    continues_after_drop: bool,
+    on_core_end: unsafe fn(*mut u8, i32),
+    on_leak: unsafe fn(*mut u8),
     abandon: unsafe fn(*mut u8, i32),
 }
 
@@ -74,17 +74,19 @@ impl Vtable {
     const fn of<T: SocketOp>() -> Vtable {
         Vtable {
             op: OpFunctions::of::<T, INLINE_BYTES>(),
-            // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-            noticed: |data, res| unsafe { at::<T, INLINE_BYTES>(data) }.noticed(res),
-            goes_on: T::GOES_ON,
-            kept_at_end: |data, res| {
+            on_zero_copy_notice: |data, res| {
                 // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-                contain(|| unsafe { at::<T, INLINE_BYTES>(data) }.kept_at_end(res));
+                unsafe { at::<T, INLINE_BYTES>(data) }.on_zero_copy_notice(res)
+            },
+            continues_after_drop: T::CONTINUES_AFTER_DROP,
+            on_core_end: |data, res| {
+                // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
+                contain(|| unsafe { at::<T, INLINE_BYTES>(data) }.on_core_end(res));
             },
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-            left_behind: |data| unsafe { at::<T, INLINE_BYTES>(data) }.left_behind(),
+            on_leak: |data| unsafe { at::<T, INLINE_BYTES>(data) }.on_leak(),
             // SAFETY: Typed: the entry calls these with the payload it stored a `T` in.
-            abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.abandoned(res),
+            abandon: |data, res| unsafe { load::<T, INLINE_BYTES>(data) }.on_drop(res),
         }
     }
 }
@@ -104,7 +106,7 @@ impl Drop for Abandoned {
 }
 
 /// The action for a CQE, carried out when nothing of the table is borrowed.
-pub(super) enum Act {
+pub(super) enum Reaction {
     Nothing,
     Wake(Waker),
     /// Submit the rest of the transfer.
@@ -167,7 +169,9 @@ impl Table {
     /// Returns whether a send is in flight that continues without its future.
     pub(super) fn is_sending(&self) -> bool {
         let sends = |entry: &Entry| match &entry.stage {
-            Stage::Oneshot { vtable, result, .. } => vtable.goes_on && result.is_none(),
+            Stage::Oneshot { vtable, result, .. } => {
+                vtable.continues_after_drop && result.is_none()
+            }
             Stage::Multishot(..) => false,
         };
         self.entries.iter().any(|(_, entry)| sends(entry))
@@ -184,7 +188,7 @@ impl Table {
                 } = &mut entry.stage
             {
                 // SAFETY: Typed: the op is in its entry, and the vtable is its own.
-                unsafe { (vtable.kept_at_end)(payload.as_mut_ptr().cast(), res) }
+                unsafe { (vtable.on_core_end)(payload.as_mut_ptr().cast(), res) }
             }
         }
     }
@@ -203,7 +207,7 @@ impl Table {
             {
                 // SAFETY: Typed: the op is in its entry, and the vtable is its own. Lent: memory that the kernel uses
                 // is not touched.
-                unsafe { (vtable.left_behind)(payload.as_mut_ptr().cast()) }
+                unsafe { (vtable.on_leak)(payload.as_mut_ptr().cast()) }
             }
         }
     }
@@ -412,10 +416,10 @@ impl Table {
         cqe: &Cqe,
         ending: bool,
         note: impl FnOnce(CompletionInfo),
-    ) -> Act {
+    ) -> Reaction {
         let entry = self.entries.get_mut(token.index());
         let Some(entry) = entry.filter(|entry| entry.generation == token.generation()) else {
-            return Act::Nothing;
+            return Reaction::Nothing;
         };
         match &mut entry.stage {
             Stage::Multishot(operation, handler) => {
@@ -431,7 +435,7 @@ impl Table {
                     self.entries.remove(token.index());
                     self.flying -= 1;
                 }
-                Act::Handle(handler)
+                Reaction::Handle(handler)
             }
             Stage::Oneshot {
                 payload,
@@ -441,15 +445,15 @@ impl Table {
             } => {
                 if cqe.more() {
                     entry.first_result = Some(cqe.res);
-                    return Act::Nothing;
+                    return Reaction::Nothing;
                 }
                 let first_result = entry.first_result.take();
                 let stopped = ending || entry.stopped;
-                let res = match let_go(payload, vtable, first_result, cqe, &mut entry.refusals) {
+                let res = match clear(payload, vtable, first_result, cqe, &mut entry.refusals) {
                     Resume::Done(res) => res,
                     // It was cancelled before it came to an end.
                     Resume::Again | Resume::Next if stopped => -ECANCELED,
-                    Resume::Again | Resume::Next => return Act::Again,
+                    Resume::Again | Resume::Next => return Reaction::Again,
                 };
                 self.flying -= 1;
                 note(CompletionInfo {
@@ -469,9 +473,9 @@ impl Table {
 
     /// Completes an operation that the kernel has released with `res`, without submitting it again.
     #[cold]
-    pub(super) fn fail(&mut self, token: Token, res: i32) -> Act {
+    pub(super) fn fail(&mut self, token: Token, res: i32) -> Reaction {
         let Some(entry) = self.entries.get_mut(token.index()) else {
-            return Act::Nothing;
+            return Reaction::Nothing;
         };
         match &mut entry.stage {
             Stage::Oneshot { waker, result, .. } => {
@@ -481,7 +485,7 @@ impl Table {
                 }
                 complete_entry(result, waker, res)
             }
-            Stage::Multishot(..) => Act::Nothing,
+            Stage::Multishot(..) => Reaction::Nothing,
         }
     }
 
@@ -495,7 +499,7 @@ impl Table {
 
 /// Returns the reaction of an operation that the kernel has released.
 #[inline]
-fn let_go(
+fn clear(
     payload: &mut Payload,
     vtable: &Vtable,
     first_result: Option<i32>,
@@ -506,7 +510,7 @@ fn let_go(
     let res = match first_result {
         Some(first_result) if cqe.is_notice() => {
             // SAFETY: Held, Typed: the kernel has let go; the op is in its entry.
-            unsafe { (vtable.noticed)(data, cqe.res) };
+            unsafe { (vtable.on_zero_copy_notice)(data, cqe.res) };
             first_result
         }
         _ => cqe.res,
@@ -517,10 +521,10 @@ fn let_go(
 
 /// Stores the final result.
 #[inline]
-fn complete_entry(result: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Act {
+fn complete_entry(result: &mut Option<i32>, waker: &mut Option<Waker>, res: i32) -> Reaction {
     *result = Some(res);
     match waker.take() {
-        Some(waker) => Act::Wake(waker),
-        None => Act::Dispose(res),
+        Some(waker) => Reaction::Wake(waker),
+        None => Reaction::Dispose(res),
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::core_driver::{Backend, CoreConfig, GroupChoice};
 use super::readiness::Readiness;
-use super::table::{Act, CompletionHandler, Table};
+use super::table::{CompletionHandler, Reaction, Table};
 use super::{Core, Notifier, SocketOperation, Token};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::driver::limits::Limits;
@@ -96,11 +96,11 @@ impl<const PAD: usize> SocketOp for Probe<PAD> {
         -EAGAIN
     }
 
-    fn noticed(&mut self, _: i32) {
+    fn on_zero_copy_notice(&mut self, _: i32) {
         self.tally.noticed.set(self.tally.noticed.get() + 1);
     }
 
-    fn abandoned(self, _: i32) {
+    fn on_drop(self, _: i32) {
         self.tally.abandoned.set(self.tally.abandoned.get() + 1);
     }
 }
@@ -254,7 +254,7 @@ impl Model {
         if flying.kind == Kind::Multishot {
             let flags = if more { MORE } else { 0 };
             let act = self.table.react(token, &cqe(res, flags), ending, |_| {});
-            assert!(matches!(act, Act::Handle(_)));
+            assert!(matches!(act, Reaction::Handle(_)));
             if !more {
                 self.over(nth);
             }
@@ -264,7 +264,7 @@ impl Model {
             flying.first_result = Some(res);
             let act = self.table.react(token, &cqe(res, MORE), ending, |_| {});
             assert!(
-                matches!(act, Act::Nothing),
+                matches!(act, Reaction::Nothing),
                 "the kernel still has its memory"
             );
             assert_eq!(flying.woken.0.load(Ordering::Relaxed), 0);
@@ -284,25 +284,25 @@ impl Model {
             res => res,
         };
         match act {
-            Act::Again => {
+            Reaction::Again => {
                 assert_eq!(expected, -EAGAIN);
                 let sqe = self.table.sqe(token).expect("it is there");
                 assert_eq!(sqe.user_data, token.user_data());
             }
-            Act::Wake(waker) => {
+            Reaction::Wake(waker) => {
                 assert!(flying.watched);
                 // The kernel's shortage is not retried forever: after that many refusals it is the result.
                 flying.result = Some(expected);
                 waker.wake();
             }
-            Act::Dispose(res) => {
+            Reaction::Dispose(res) => {
                 assert!(!flying.watched);
                 assert_eq!(res, expected);
                 drop(self.table.give_up(token, res));
                 self.disposed += 1;
                 self.over(nth);
             }
-            Act::Nothing | Act::Handle(_) => panic!("a result is acted upon"),
+            Reaction::Nothing | Reaction::Handle(_) => panic!("a result is acted upon"),
         }
     }
 
@@ -368,7 +368,7 @@ impl Model {
         };
         assert!(matches!(
             self.table.react(token, &cqe, false, |_| {}),
-            Act::Nothing
+            Reaction::Nothing
         ));
         assert!(!self.table.stop(token));
         assert!(self.table.sqe(token).is_none());
@@ -448,7 +448,7 @@ fn a_refusal_that_comes_again_and_again_is_the_answer_in_the_end() {
         flags: 0,
     };
     let mut again = 0;
-    while let Act::Again = model.table.react(token, &cqe, false, |_| {}) {
+    while let Reaction::Again = model.table.react(token, &cqe, false, |_| {}) {
         again += 1;
         assert!(again < 1000, "it would be retried forever");
     }
@@ -482,7 +482,7 @@ impl Returns for Starved {
 
 impl SocketOp for Starved {
     const INTEREST: Interest = Interest::Write;
-    const GOES_ON: bool = true;
+    const CONTINUES_AFTER_DROP: bool = true;
 
     fn socket(&self) -> &Rc<Socket> {
         &self.0

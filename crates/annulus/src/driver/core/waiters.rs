@@ -159,7 +159,7 @@ impl Woken {
 
 impl Displaced {
     /// Wakes the wakers to check, and drops the others. Called with nothing borrowed; the caller readmits the result.
-    pub(super) fn let_go(self) -> CheckedWaiters {
+    pub(super) fn judge(self) -> CheckedWaiters {
         drop((self.before, self.gone));
         for other in &self.checked {
             contain(|| other.waker.wake_by_ref());
@@ -185,7 +185,7 @@ impl WaitersCell {
         if !self.0.borrow_mut().wait_again(waker) {
             let waker = waker.clone();
             let displaced = self.0.borrow_mut().wait_besides(waker);
-            let checked = displaced.let_go();
+            let checked = displaced.judge();
             let gone = self.0.borrow_mut().readmit(checked);
             drop(gone);
         }
@@ -227,7 +227,7 @@ impl Crowd {
         if !self.with(|waiters| waiters.wait_again(waker)) {
             let waker = waker.clone();
             let displaced = self.with(|waiters| waiters.wait_besides(waker));
-            let checked = displaced.let_go();
+            let checked = displaced.judge();
             let gone = self.with(|waiters| waiters.readmit(checked));
             drop(gone);
         }

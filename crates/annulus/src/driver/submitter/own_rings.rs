@@ -90,7 +90,7 @@ impl Submitter {
                 made = true;
                 let handle = Arc::new(DriverHandle::threadless());
                 handle.follow(&self.arenas);
-                self.introduce(&handle, index);
+                self.label(&handle, index);
                 handle
             });
             (made || handle.reopen()).then_some((index, handle))

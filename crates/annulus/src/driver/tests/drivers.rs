@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::driver::handle::{Wake, Why};
-use crate::driver::lifecycle::{Abandon, Look};
+use crate::driver::lifecycle::{Abandon, PollResult};
 use crate::driver::many::Batch;
 use crate::driver::slot::Slot;
 use crate::driver::uring::{self, Driver, Tuning};
@@ -520,7 +520,7 @@ fn a_driver_that_panics_leaves_no_task_waiting_and_frees_nothing() {
     driver.drive();
     // SAFETY: Lent: in flight for this test.
     let lifecycle = unsafe { &in_flight.as_ref().lifecycle };
-    assert_eq!(lifecycle.look(Waker::noop()), Look::Expired);
+    assert_eq!(lifecycle.poll_result(Waker::noop()), PollResult::Expired);
     assert_eq!(handle.counters.leaked().get(), 1);
     let late = handle.table.take().unwrap();
     // SAFETY: Once: just taken, so it belongs to this test, which fills and submits it.
@@ -553,12 +553,12 @@ fn an_operation_undone_by_the_end_of_the_polling_thread_is_submitted_again() {
     let lifecycle = unsafe { &slot.as_ref().lifecycle };
     driver.kernel().complete(-ECANCELED);
     driver.poll();
-    assert_eq!(lifecycle.look(Waker::noop()), Look::Pending);
+    assert_eq!(lifecycle.poll_result(Waker::noop()), PollResult::Pending);
     // One resubmission; the next result is final.
     assert_eq!(driver.kernel().pushed.len(), 1);
     driver.kernel().complete(-ECANCELED);
     driver.poll();
-    assert_eq!(lifecycle.look(Waker::noop()), Look::Done);
+    assert_eq!(lifecycle.poll_result(Waker::noop()), PollResult::Done);
 }
 
 #[test]

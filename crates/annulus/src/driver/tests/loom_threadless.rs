@@ -350,7 +350,7 @@ fn a_thread_that_looks_for_missed_work_notices_one_that_found_the_turn_taken() {
         let stage = Stage::new(false);
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || {
-            other.driver.look();
+            other.driver.inspect();
         });
         assert_eq!(stage.awaits(), 0);
         thread.join().unwrap();

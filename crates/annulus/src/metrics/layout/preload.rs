@@ -189,13 +189,13 @@ impl Served {
 
     fn new(kind: SourceKind, index: u32) -> Served {
         let counters = Counters::new(kind);
-        counters.belong(1, index as usize);
+        counters.set_owner(1, index as usize);
         Served(counters)
     }
 
     /// Sets the backend, and the reason why it is a fallback.
-    pub fn describe(&self, backend: &str, fallback: Option<&str>) {
-        self.0.describe(backend, fallback);
+    pub fn set_backend(&self, backend: &str, fallback: Option<&str>) {
+        self.0.set_backend(backend, fallback);
     }
 
     /// Counts calls that were served without the kernel or by a ring. Only one thread at a time may call this.

@@ -15,7 +15,6 @@ use crate::listeners;
 use crate::poll_cycle::{self, TokenKind, receive_token, token};
 use crate::send;
 use crate::send_errors;
-use crate::switch;
 use crate::sys;
 
 /// A receive of this size, bytes, switches the connection to reads by the program's own calls, with the ring only
@@ -122,7 +121,7 @@ impl Inner {
                 while !context.ring.arm_wake(wake) && poll_cycle::submit_once(&mut context.ring) {}
             }
             kind if kind == TokenKind::Switch as u8 => {
-                switch::on_change(&mut context.ring, completion.res);
+                poll_cycle::on_switch_change(&mut context.ring, completion.res);
             }
             kind if kind == TokenKind::Listener as u8 => {
                 self.accept_burst.connection();

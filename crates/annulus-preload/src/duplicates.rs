@@ -6,8 +6,8 @@ use crate::counters::Why;
 use crate::deferred_output;
 use crate::epoll_set::{Inner, SetGuard};
 use crate::epoll_set_list;
+use crate::fd_table;
 use crate::fd_table::{Entry, Kind, SHARED, never_served};
-use crate::hand_back::{note_member, served_max};
 use crate::receive;
 use crate::set_members::SharedMember;
 
@@ -29,7 +29,7 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
         duplicate.backlog = source.backlog.share();
         duplicate.error = source.error;
         inner.handed_back_count += 1;
-        note_member(to);
+        fd_table::note_member(to);
         deferred_output::mark_deferred(inner, to, duplicate);
     }
 }
@@ -47,7 +47,7 @@ fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
     let holders = connection.map_or(0, |connection| connection.copied_out.holders());
     let others = holders.saturating_sub(1) as usize;
     // The scan ends with the last one.
-    let numbers = (0..served_max() as i32).filter(|&second| share(inner, fd, second));
+    let numbers = (0..fd_table::served_max() as i32).filter(|&second| share(inner, fd, second));
     numbers.take(others).collect()
 }
 

@@ -3,11 +3,11 @@
 use crate::classify;
 use crate::connection::{self as flag, KNOWN};
 use crate::counters::Why;
-use crate::epoll_ctl::{self, CtlRequest, count_pass};
+use crate::ctl_request::CtlRequest;
+use crate::epoll_ctl::{self, count_pass};
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, never_served};
-use crate::hand_back;
 use crate::inherited_set;
 use crate::sys;
 use crate::young_set::WAITS_BEFORE_RING;
@@ -62,7 +62,7 @@ pub(crate) fn note_set(set: &Set, entry: &Entry, fd: i32, operation: i32, is_els
     if operation == libc::EPOLL_CTL_ADD {
         entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
         set.young.on_named();
-        hand_back::note_member(fd);
+        fd_table::note_member(fd);
     } else if operation == libc::EPOLL_CTL_DEL && !is_elsewhere {
         entry.set_epoll_set(std::ptr::null_mut());
     }

@@ -6,6 +6,7 @@ use crate::classify;
 use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
+use crate::ctl_request::CtlRequest;
 use crate::descriptor;
 use crate::duplicates;
 use crate::early_members;
@@ -28,21 +29,6 @@ use crate::young_set::WAITS_BEFORE_RING;
 
 /// A flag that `EPOLL_CTL_MOD` rejects.
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-
-/// The arguments of `epoll_ctl`. A removal has no events and no data.
-#[derive(Clone, Copy)]
-pub(crate) struct CtlRequest {
-    pub(crate) operation: i32,
-    pub(crate) events: u32,
-    pub(crate) data: u64,
-}
-
-impl CtlRequest {
-    /// Makes the call for `fd` on the kernel's set.
-    pub(crate) fn make(self, set: i32, fd: i32) -> CallResult {
-        sys::control(set, self.operation, fd, self.events, self.data)
-    }
-}
 
 /// Performs `epoll_ctl`. `None`: passes through to the kernel's set.
 pub(crate) fn control(

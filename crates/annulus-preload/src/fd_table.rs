@@ -350,3 +350,17 @@ pub(crate) fn count() -> usize {
     let count = COUNT.load(Ordering::Acquire);
     count.max(COUNT_OF_SHARED.load(Ordering::Acquire))
 }
+
+/// One more than the highest descriptor of a connection that was ever a member of a set.
+static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn served_max() -> usize {
+    SERVED_MAX.load(Ordering::Relaxed)
+}
+
+/// Records the number of a member.
+pub(crate) fn note_member(fd: i32) {
+    if fd as usize >= served_max() {
+        SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
+    }
+}

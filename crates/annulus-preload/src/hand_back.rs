@@ -5,8 +5,6 @@
 //! in the ring's next enter, before it can complete with data. (Held: the callers have the lock.)
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crate::byte_queue::TakenBytes;
 use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
@@ -33,23 +31,9 @@ const FOREIGN_FDS_MAX: u32 = 64;
 /// The number of checks whether a polling kernel thread has completed a cancellation, which takes one of its rounds.
 const CANCEL_ROUNDS_MAX: u32 = 100_000;
 
-/// One more than the highest descriptor of a connection that was ever a member of a set.
-static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
-
-pub(crate) fn served_max() -> usize {
-    SERVED_MAX.load(Ordering::Relaxed)
-}
-
-/// Records the number of a member.
-pub(crate) fn note_member(fd: i32) {
-    if fd as usize >= served_max() {
-        SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
-    }
-}
-
 /// Counts a connection that is served from now on.
 pub(crate) fn count_served(inner: &mut Inner, fd: i32) {
-    note_member(fd);
+    fd_table::note_member(fd);
     inner.served += 1;
 }
 
@@ -347,7 +331,7 @@ fn set_of(guard: &SetGuard) -> Option<&'static Set> {
 }
 
 fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
-    for fd in 0..served_max() as i32 {
+    for fd in 0..fd_table::served_max() as i32 {
         let Some(entry) = fd_table::entry(fd) else {
             break;
         };
@@ -362,7 +346,7 @@ fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
 /// request.
 fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
-    for fd in 0..served_max() as i32 {
+    for fd in 0..fd_table::served_max() as i32 {
         if let Some(connection) = guard.connection(fd) {
             receive::copy_out(guard, connection);
         }
@@ -373,7 +357,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     set.set_wake(-1);
     guard.to_poll.clear();
     // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
-    for fd in 0..served_max() as i32 {
+    for fd in 0..fd_table::served_max() as i32 {
         let is_member_of_set = fd_table::entry(fd)
             .and_then(Set::of)
             .is_some_and(|other| std::ptr::eq(other, set));
@@ -415,7 +399,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
 
 /// Closes a set whose last number is closed: its connections belong to no set until the program adds them to another.
 pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
-    for fd in 0..served_max() as i32 {
+    for fd in 0..fd_table::served_max() as i32 {
         let Some(entry) = fd_table::entry(fd) else {
             break;
         };
@@ -445,7 +429,7 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
 
 /// Forgets the set of streams that no ring serves, as the set is closed.
 pub(crate) fn forget_streams(set: &'static Set) {
-    for entry in (0..served_max() as i32).map_while(fd_table::entry) {
+    for entry in (0..fd_table::served_max() as i32).map_while(fd_table::entry) {
         if entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), set) {
             entry.set_epoll_set(std::ptr::null_mut());
         }

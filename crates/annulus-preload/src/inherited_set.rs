@@ -9,7 +9,6 @@ use crate::connection::{DISABLED, EDGE, EDGE_TRIGGERED, MEMBER, OUT};
 use crate::counters::{self, Why};
 use crate::errno;
 use crate::fd_table::{self, Entry, Kind};
-use crate::hand_back;
 use crate::sys;
 
 /// A member of a set, as `/proc/self/fdinfo` shows it.
@@ -26,7 +25,7 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     counters::passed(Why::Forked);
     // SAFETY: Owned: null, or a set, which is never freed.
     let inherited = unsafe { set.as_ref() }.map_or(&[][..], |set| set.inherited_listeners());
-    let members: Vec<Member> = (0..hand_back::served_max() as i32)
+    let members: Vec<Member> = (0..fd_table::served_max() as i32)
         .filter_map(|fd| {
             let entry = fd_table::entry(fd)?;
             let served = entry.inherited() == Kind::Served && std::ptr::eq(entry.set(), set);

@@ -59,6 +59,7 @@ mod completions;
 mod config;
 mod connection;
 mod counters;
+mod ctl_request;
 mod deferred_output;
 mod descriptor;
 mod draining;

@@ -5,7 +5,7 @@
 
 use crate::connection::{ERR, HUP, IN, PRI, RDHUP};
 use crate::counters::{self, Call, Why};
-use crate::epoll_ctl::CtlRequest;
+use crate::ctl_request::CtlRequest;
 use crate::epoll_set::{Mode, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table;

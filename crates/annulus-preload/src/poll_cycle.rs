@@ -6,7 +6,9 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
+use std::sync::atomic::Ordering;
 
+use annulus::metrics::layout::switch;
 use annulus::preload::{ServerRing, Sqe, Wait, request};
 
 use crate::buffers::{Arena, Pool, RING_SLOTS};
@@ -18,7 +20,6 @@ use crate::fd_table::{self, Kind};
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::set_members::Listener;
-use crate::switch;
 
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
@@ -89,7 +90,7 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
         (false, false) => "io_uring (deferred task work), under an epoll set",
     });
     // The counters have been shared, and with them the operator's switch.
-    switch::arm(&mut ring);
+    watch_switch(&mut ring);
     Ok(Box::new(RingContext {
         ring,
         pool,
@@ -528,3 +529,20 @@ fn is_lost(ret: Result<(), i32>) -> bool {
 
 /// The reason if the ring was lost.
 pub(crate) const LOST: Why = Why::Kernel;
+
+/// Makes the ring wake its thread when the switch changes.
+fn watch_switch(ring: &mut ServerRing) {
+    let Some(word) = switch::request_word() else {
+        return;
+    };
+    let current = word.load(Ordering::Acquire);
+    let token = token(TokenKind::Switch, 0, 0);
+    while !ring.arm_change(word, current, token) && submit_once(ring) {}
+}
+
+/// Handles a change of the switch. On a kernel that cannot wait for it, the next wait notices the change.
+pub(crate) fn on_switch_change(ring: &mut ServerRing, res: i32) {
+    if matches!(-res, 0 | libc::EAGAIN | libc::EINTR) {
+        watch_switch(ring);
+    }
+}

@@ -312,7 +312,7 @@ pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
 
 /// Frees all buffers that have readers.
 pub(crate) fn copy_all_out(inner: &mut Inner) {
-    for fd in 0..hand_back::served_max() as i32 {
+    for fd in 0..fd_table::served_max() as i32 {
         let is_served_here = |entry: &&Entry| {
             Set::of(entry).is_some_and(|set| set.is_owner()) && entry.kind() == Kind::Served
         };

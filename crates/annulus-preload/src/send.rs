@@ -467,7 +467,7 @@ fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
 /// Sends queued bytes before exec or exit, and waits for deferred output, for at most `wait_ms`.
 pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
-    for fd in 0..hand_back::served_max() as i32 {
+    for fd in 0..fd_table::served_max() as i32 {
         let Some(entry) = fd_table::entry(fd) else {
             break;
         };

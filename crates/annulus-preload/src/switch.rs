@@ -3,10 +3,7 @@
 //! owns. From Linux 6.7 on, a change of the word also wakes a ring that sleeps. A set that was handed back in this way,
 //! or got no ring because of the switch, is served again at the first wait after the switch is reset.
 
-use std::sync::atomic::Ordering;
-
 use annulus::metrics::layout::switch::{self, SwitchCounter};
-use annulus::preload::ServerRing;
 
 use crate::classify;
 use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
@@ -18,26 +15,8 @@ use crate::hand_back;
 use crate::inherited_set::{self, Member};
 use crate::listeners;
 use crate::log;
-use crate::poll_cycle::{self, TokenKind};
 use crate::switch_position;
 use crate::sys;
-
-/// Makes the ring wake its thread when the switch changes.
-pub(crate) fn arm(ring: &mut ServerRing) {
-    let Some(word) = switch::request_word() else {
-        return;
-    };
-    let current = word.load(Ordering::Acquire);
-    let token = poll_cycle::token(TokenKind::Switch, 0, 0);
-    while !ring.arm_change(word, current, token) && poll_cycle::submit_once(ring) {}
-}
-
-/// Handles a change of the switch. On a kernel that cannot wait for it, the next wait notices the change.
-pub(crate) fn on_change(ring: &mut ServerRing, res: i32) {
-    if matches!(-res, 0 | libc::EAGAIN | libc::EINTR) {
-        arm(ring);
-    }
-}
 
 /// Hands all connections of a set back; the calling thread owns the set.
 #[cold]

@@ -61,7 +61,7 @@ pub(super) fn never_serve_siblings(fd: c_int, why: Why) {
         return;
     }
     let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
-    for other in 0..hand_back::served_max() as c_int {
+    for other in 0..fd_table::served_max() as c_int {
         let sibling =
             |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
         if other != fd && fd_table::entry(other).filter(sibling).is_some() {

@@ -24,7 +24,7 @@ const PRELOAD_LAYERS: [&str; 9] = [
     "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position \
      young_set",
     "connection identity lock real signals",
-    "placeholders ring_policy ring_teardown set_members sys",
+    "ctl_request placeholders ring_policy ring_teardown set_members sys",
     "counters epoll_set epoll_set_list fd_table log reserved_fds stops",
     "classify program_rings ready_list sockopts writability",
     "closing deferred_output descriptor draining duplicates early_members epoll_ctl fd_limit flush_thread hand_back inherited_set \

@@ -993,7 +993,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) after [`shutdown`](Engine::shutdown).
+    /// Fails with [`EngineError::Ended`] after [`shutdown`](Engine::shutdown).
     pub fn nop(&self) -> Operation<'_, Nop, io::Result<()>> {
         Operation::new(&self.submitter, Nop)
     }
@@ -1015,7 +1015,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Fails with [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
+    /// Fails with [`EngineError::Ended`] if the engine is shut down meanwhile.
     pub fn sleep(&self, time: Duration) -> Operation<'_, Sleep, io::Result<()>> {
         Operation::new(&self.submitter, Sleep::new(time)).timeout(time)
     }
@@ -1046,8 +1046,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Fails with [`EngineError::TimedOut`](crate::EngineError::TimedOut) when the time is up, and with
-    /// [`EngineError::Ended`](crate::EngineError::Ended) if the engine is shut down meanwhile.
+    /// Fails with [`EngineError::TimedOut`] when the time is up, and with
+    /// [`EngineError::Ended`] if the engine is shut down meanwhile.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> io::Result<F::Output> {
         let mut sleep = self.sleep(time);
         let mut future = pin!(future);
@@ -1064,7 +1064,7 @@ impl Engine {
 
     /// Shuts the engine down for all its handles. Blocks the calling thread.
     ///
-    /// Operations that are queued fail with [`EngineError::Ended`](crate::EngineError::Ended). Operations in the kernel
+    /// Operations that are queued fail with [`EngineError::Ended`]. Operations in the kernel
     /// are cancelled where possible (`ECANCELED`). The call waits for the rest, for at most
     /// [`EngineBuilder::drain_timeout`].
     ///

@@ -196,7 +196,7 @@ impl fmt::Debug for Sleep {
 ///
 /// # Errors
 ///
-/// Fails with [`EngineError::TimedOut`](crate::EngineError::TimedOut), of the kind [`io::ErrorKind::TimedOut`], if
+/// Fails with [`EngineError::TimedOut`], of the kind [`io::ErrorKind::TimedOut`], if
 /// `future` is not ready in time.
 ///
 /// # Panics

@@ -32,7 +32,7 @@ pub struct SendProgress {
     socket: Weak<Socket>,
 }
 
-/// A result of [`SendProgress::look`].
+/// A result of [`SendProgress::acknowledged`].
 ///
 /// A client that accepts nothing, and one that is slow:
 ///

@@ -362,8 +362,8 @@ fn a_cancel_is_heard() {
     });
 }
 
-/// Finds: a waker taken although `WAKER` was clear; `look` that does not check again after it has registered; the slot
-/// freed while the driver still has to take the waker out of it.
+/// Finds: a waker taken although `WAKER` was clear; a `poll_result` that does not check again after it has registered;
+/// the slot freed while the driver still has to take the waker out of it.
 #[test]
 fn the_last_waker_registered_is_woken() {
     loom::model(|| {

@@ -89,7 +89,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     }
 }
 
-/// Numbers that a signal handler closed during a call of its own thread, which may be using them. The thread's next
+/// Numbers that a signal handler closed during a call of its thread, which may be using them. The thread's next
 /// wait, or its next call that creates a number, closes them. 0: no number.
 static DEFERRED_CLOSES: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 static HAS_DEFERRED_CLOSES: AtomicBool = AtomicBool::new(false);

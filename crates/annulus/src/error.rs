@@ -9,7 +9,7 @@ use std::io;
 /// The reason why a backend could not be set up. The message ends with a hint.
 ///
 /// The variants are the causes with different remedies, so that a program can act on them. Each message names the cause
-/// and ends with what to change; nothing has to be looked up. It is a type of its own, not an `io::Error`, because most
+/// and ends with what to change; nothing has to be looked up. It is a separate type, not an `io::Error`, because most
 /// causes have no errno, or a misleading one: a seccomp filter may return `ENOSYS` on a new kernel. `?` converts it
 /// where a function returns `io::Result`.
 ///

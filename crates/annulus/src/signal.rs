@@ -175,7 +175,7 @@ pub async fn ctrl_c() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Terminated([Signal; 2]);
 
-/// The same before a core awaits them: from here on they no longer end the process.
+/// Handlers of these signals, which no core awaits yet. From here on the signals no longer end the process.
 pub(crate) struct TerminationHandlers([Handler; 2]);
 
 impl TerminationHandlers {

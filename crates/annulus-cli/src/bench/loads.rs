@@ -65,7 +65,7 @@ const MAPPED: Preset = Preset {
     ..PLAIN
 };
 
-/// As many reads at once as a query of a large file makes.
+/// The number of reads at once that a query of a large file makes.
 const RANGES: Preset = Preset {
     block_bytes: 64 << 10,
     depths: &[20_000],

@@ -427,7 +427,7 @@ impl Executor {
             }
             let busy = || more || has_ready() || self.inbox.is_called() || ends_asleep();
             match &local {
-                // A closure of its own, so that `busy` is inlined into the other call.
+                // A separate closure, so that `busy` is inlined into the other call.
                 Some(local) => local.drive(&self.core, &|| busy()),
                 None => self.core.drive(busy),
             }

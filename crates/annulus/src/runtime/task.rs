@@ -30,7 +30,7 @@ pub struct JoinHandle<T> {
 
 /// The reason why a task has no value.
 ///
-/// It is a type of its own because it may hold the payload of a panic, which the awaiting task can pass on. `?`
+/// It is a separate type because it may hold the payload of a panic, which the awaiting task can pass on. `?`
 /// converts it into an `io::Error` with the same text; the payload is lost then.
 ///
 /// ```

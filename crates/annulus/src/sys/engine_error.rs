@@ -23,7 +23,7 @@ use super::errno::{EAGAIN, EBADR, ENOBUFS, ESHUTDOWN, ETIMEDOUT};
 /// # Ok::<(), annulus::SetupError>(())
 /// ```
 ///
-/// These failures have no errno: a made-up one would be taken for an answer of the kernel. A type of its own for all
+/// These failures have no errno: a made-up one would be taken for an answer of the kernel. A separate type for all
 /// errors would not fit functions that return `io::Result`. So it travels inside an `io::Error`, also through `?` and
 /// [`BufError`](crate::BufError). [`of`](EngineError::of) finds it, and so do std's methods, for code that does not
 /// depend on this crate directly:

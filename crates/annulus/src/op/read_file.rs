@@ -21,7 +21,7 @@ use super::{
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
 use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
-use crate::sys::errno::{EINTR, ENOENT, ENOMEM, ESPIPE, check, count};
+use crate::sys::errno::{EINTR, ENOENT, ENOMEM, ERESTARTSYS, ESPIPE, check, count};
 use crate::sys::mount::FileSystem;
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -227,7 +227,7 @@ unsafe impl Op for ReadFile {
                 self.step = Step::Read(Close::new(res, self.closer.clone()));
                 Resume::Next
             }
-            Step::Open if res == -EINTR => Resume::Again,
+            Step::Open if matches!(-res, EINTR | ERESTARTSYS) => Resume::Again,
             Step::Open if res == -ENOENT => Resume::Done(res),
             Step::Open => {
                 self.step = Step::Refused;

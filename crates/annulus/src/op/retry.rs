@@ -1,7 +1,7 @@
 //! The retry rule of all drivers.
 
 use super::Resume;
-use crate::sys::errno::{EAGAIN, EINTR, ENOMEM};
+use crate::sys::errno::{EAGAIN, EINTR, ENOMEM, ERESTARTSYS};
 
 /// The maximum number of immediate repeats of a refused request in a row. A file that always returns EAGAIN, or a
 /// kernel that always refuses an enter call, would otherwise keep a driver busy without end.
@@ -11,12 +11,12 @@ pub(crate) const REFUSALS_MAX: u8 = 64;
 /// shortage of memory does not end within microseconds.
 const SHORTAGES_MAX: u8 = 2;
 
-/// Retries after EINTR (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS
+/// Retries after EINTR and ERESTARTSYS (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS
 /// reads, request memory). The caller gets one of them only if it repeats (traps 43 and 57); see [`Refusals`].
 #[inline]
 pub(crate) fn retry_interrupted(res: i32) -> Resume {
     match -res {
-        EINTR | EAGAIN | ENOMEM => Resume::Again,
+        EINTR | EAGAIN | ENOMEM | ERESTARTSYS => Resume::Again,
         _ => Resume::Done(res),
     }
 }
@@ -43,7 +43,7 @@ impl Refusals {
                 return Resume::Again;
             }
             // Each one has a signal as its cause.
-            EINTR => return Resume::Again,
+            EINTR | ERESTARTSYS => return Resume::Again,
             ENOMEM => SHORTAGES_MAX,
             _ => REFUSALS_MAX,
         };

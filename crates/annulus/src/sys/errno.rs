@@ -8,6 +8,9 @@ pub(crate) const ESPIPE: i32 = libc::ESPIPE;
 pub(crate) const EPERM: i32 = libc::EPERM;
 pub(crate) const ENOENT: i32 = libc::ENOENT;
 pub(crate) const EINTR: i32 = libc::EINTR;
+/// An interrupted call that has done nothing yet, in the kernel's own code. io_uring returns it unchanged for some
+/// opcodes, for example an open of a FIFO that is cancelled.
+pub(crate) const ERESTARTSYS: i32 = 512;
 pub(crate) const EAGAIN: i32 = libc::EAGAIN;
 pub(crate) const ENOMEM: i32 = libc::ENOMEM;
 pub(crate) const EACCES: i32 = libc::EACCES;

@@ -1,6 +1,10 @@
 //! Closing, with and without a report.
 
-use annulus::EngineError;
+use std::pin::pin;
+use std::time::Duration;
+
+use annulus::{EngineError, OpenOptions};
+use futures_lite::future::poll_once;
 
 use crate::fixtures::{bytes, for_each_backend};
 use crate::wait::eventually;
@@ -85,5 +89,34 @@ fn after_a_shutdown_everything_is_refused_and_buffers_come_back() {
         let error = fixture.engine.open(fixture.path("f")).await.unwrap_err();
         assert_eq!(EngineError::of(&error), Some(EngineError::Ended));
         assert_eq!(fixture.contents("f").unwrap(), b"abc");
+    });
+}
+
+#[test]
+fn a_shutdown_cancels_an_open_that_waits_for_the_other_end_of_a_pipe() {
+    for_each_backend(async |fixture| {
+        // A blocking thread cannot be interrupted, so its shutdown would take the whole drain timeout.
+        if !fixture.engine.backend().to_string().starts_with("io_uring") {
+            return;
+        }
+        let path = fixture.path("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let mut options = OpenOptions::new();
+        let mut opened = pin!(fixture.engine.open_with(options.write(true), &path));
+        assert!(poll_once(&mut opened).await.is_none());
+        // A kernel worker waits in the open by then, or has not begun it.
+        fixture
+            .engine
+            .sleep(Duration::from_millis(20))
+            .await
+            .unwrap();
+        fixture.engine.shutdown();
+        let error = opened.await.unwrap_err();
+        let is_ended = EngineError::of(&error) == Some(EngineError::Ended);
+        assert!(
+            is_ended || error.raw_os_error() == Some(libc::ECANCELED),
+            "{error}"
+        );
     });
 }

@@ -231,7 +231,8 @@ impl Engine {
     /// If the kernel has the path in its cache, and the whole lookup stays on one local file system, the calling thread
     /// opens the file without a driver. Since Linux 6.8.
     ///
-    /// Reads and writes of a pipe or a terminal fail with `ESPIPE`, because it has no offsets.
+    /// Reads and writes of a pipe or a terminal fail with `ESPIPE`, because it has no offsets. An open of a FIFO may
+    /// return before another process has opened its other end; [`read`](Engine::read) waits for it.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -972,6 +973,33 @@ impl Engine {
     /// # Ok(()) }) }
     /// ```
     ///
+    /// The bytes in all files below a directory. An entry has a name only, so the walk keeps the path of its directory:
+    ///
+    /// ```
+    /// use std::path::PathBuf;
+    /// use annulus::Engine;
+    ///
+    /// async fn bytes_below(engine: &Engine, top: PathBuf) -> std::io::Result<u64> {
+    ///     let (mut bytes, mut dirs) = (0, vec![top]);
+    ///     while let Some(dir) = dirs.pop() {
+    ///         for entry in engine.read_dir(&dir).await? {
+    ///             let path = dir.join(entry.name());
+    ///             let metadata = engine.symlink_metadata(&path).await?; // follows no links
+    ///             match metadata.is_dir() {
+    ///                 true => dirs.push(path),
+    ///                 false => bytes += metadata.len(),
+    ///             }
+    ///         }
+    ///     }
+    ///     Ok(bytes)
+    /// }
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?; std::fs::create_dir(dir.path().join("d"))?;
+    /// # for name in ["a", "d/b"] { std::fs::write(dir.path().join(name), "1234")?; }
+    /// # assert_eq!(bytes_below(&Engine::new()?, dir.path().into()).await?, 8);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
@@ -1064,9 +1092,9 @@ impl Engine {
 
     /// Shuts the engine down for all its handles. Blocks the calling thread.
     ///
-    /// Operations that are queued fail with [`EngineError::Ended`]. Operations in the kernel
-    /// are cancelled where possible (`ECANCELED`). The call waits for the rest, for at most
-    /// [`EngineBuilder::drain_timeout`].
+    /// Operations that are queued, and later ones, fail with [`EngineError::Ended`], except reads of cached data, which
+    /// need no driver. Operations in the kernel are cancelled where possible, and then fail with `ECANCELED`, an error
+    /// of the kernel. The call waits for the rest, for at most [`EngineBuilder::drain_timeout`].
     ///
     /// The engine of a runtime ends with it: this call does nothing then.
     ///

@@ -185,8 +185,9 @@ impl From<SetupError> for io::Error {
 
 /// The error of an operation on a buffer, with the buffer if the kernel no longer uses it.
 ///
-/// `?` converts it into an `io::Error`. The buffer is returned with every error but one: the timeout passed, and the
-/// kernel could no longer be stopped from using the buffer. The engine then keeps the buffer, and frees it once the
+/// `?` converts it into an `io::Error`; into a `Box<dyn Error>` it goes unchanged, with the `io::Error` as its source.
+/// The buffer is returned unless the kernel may still use it: after a timeout or the end of an engine that could not
+/// stop the operation, and after the engine's ring has failed. The engine then keeps the buffer, and frees it once the
 /// kernel has finished with it.
 ///
 /// A buffer moves into its operation, so an error has to return it. Otherwise each failed write would lose its data.

@@ -1,9 +1,4 @@
-//! # Safety
-//!
-//! One operation per file: its SQE, the equivalent system call, and how its result is read.
-//!
-//! The types here appear in signatures. [`File`](crate::File) and [`Engine`](crate::Engine) make them. Each
-//! implementation owns everything that its SQE points to (Lent, Still, Open).
+//! The types of operations, which appear in signatures. [`File`](crate::File) and [`Engine`](crate::Engine) make them.
 //!
 //! An operation that is kept in a struct names its type:
 //!
@@ -24,6 +19,11 @@
 //! assert_eq!(bytes, 4);
 //! # Ok(()) }) }
 //! ```
+//!
+//! # Safety
+//!
+//! One operation per file: its SQE, the equivalent system call, and how its result is read. Each implementation owns
+//! everything that its SQE points to (Lent, Still, Open).
 #![allow(unsafe_code)]
 
 #[cfg(feature = "net")]

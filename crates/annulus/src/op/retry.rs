@@ -11,8 +11,9 @@ pub(crate) const REFUSALS_MAX: u8 = 64;
 /// shortage of memory does not end within microseconds.
 const SHORTAGES_MAX: u8 = 2;
 
-/// Retries after EINTR and ERESTARTSYS (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in the kernel (XFS
-/// reads, request memory). The caller gets one of them only if it repeats (traps 43 and 57); see [`Refusals`].
+/// Retries after EINTR and ERESTARTSYS (a signal), and after EAGAIN and ENOMEM, which report a temporary shortage in
+/// the kernel (XFS reads, request memory). The caller gets one of them only if it repeats (traps 43 and 57); see
+/// [`Refusals`].
 #[inline]
 pub(crate) fn retry_interrupted(res: i32) -> Resume {
     match -res {

@@ -241,6 +241,8 @@ impl RuntimeBuilder {
     /// })
     /// # }
     /// ```
+    ///
+    /// Needs the feature `signal`.
     #[cfg(feature = "signal")]
     pub fn shutdown_on_signals(mut self) -> Self {
         self.shutdown_on_signals = true;
@@ -276,6 +278,8 @@ impl RuntimeBuilder {
     ///
     /// A thread inside a Tokio runtime can't run another one. If the calling thread is, a multi-thread runtime with a
     /// worker per core runs beside the cores instead.
+    ///
+    /// Needs the feature `tokio`.
     #[cfg(feature = "tokio")]
     pub fn with_tokio(mut self) -> Self {
         self.tokio = TokioChoice::Own;
@@ -302,6 +306,8 @@ impl RuntimeBuilder {
     /// assert_ne!(name, std::thread::current().name().map(str::to_owned));
     /// # Ok(()) }
     /// ```
+    ///
+    /// Needs the feature `tokio`.
     #[cfg(feature = "tokio")]
     pub fn with_tokio_handle(mut self, handle: tokio::runtime::Handle) -> Self {
         self.tokio = TokioChoice::Of(handle);

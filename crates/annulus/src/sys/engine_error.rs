@@ -23,6 +23,10 @@ use super::errno::{EAGAIN, EBADR, ENOBUFS, ESHUTDOWN, ETIMEDOUT};
 /// # Ok::<(), annulus::SetupError>(())
 /// ```
 ///
+/// Its [`kind`](io::Error::kind) is `TimedOut` or `Other`. Errors of the kernel have a `raw_os_error`. A third class
+/// has neither: kinds of std such as `UnexpectedEof`, `WriteZero` and `InvalidInput`, for ends of files and wrong
+/// arguments.
+///
 /// These failures have no errno: a made-up one would be taken for an answer of the kernel. A separate type for all
 /// errors would not fit functions that return `io::Result`. So it travels inside an `io::Error`, also through `?` and
 /// [`BufError`](crate::BufError). [`of`](EngineError::of) finds it, and so do std's methods, for code that does not

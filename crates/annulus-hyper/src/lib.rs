@@ -78,6 +78,7 @@
 //!
 //! # Where to go next
 //!
+//! - [The guide for axum programs](guide/index.html): options, TLS, speed, and what works in handlers.
 //! - [`annulus::runtime`]: cores, tasks, timers and shutdown.
 //! - `examples/axum.rs` (feature `axum`) and `examples/http_get.rs`: a server and a client to copy.
 //! - The crate `annulus-http` serves files without hyper.
@@ -88,6 +89,12 @@
 #[cfg(feature = "axum")]
 pub mod axum;
 mod cursor;
+// The page of docs/guide, whose examples are tested here. The first definition of a link counts: links.txt replaces the
+// page's links from file to file. The page is a symbolic link, so that the package contains it.
+#[cfg(all(doc, feature = "axum", feature = "tls"))]
+#[cfg_attr(not(doctest), doc = include_str!("../guide/links.txt"))]
+#[doc = include_str!("../guide/axum.txt")]
+pub mod guide {}
 mod io;
 mod remote;
 mod serve;
@@ -129,8 +136,3 @@ where
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/sockets.md")]
 struct GuideSockets;
-
-/// The Rust code of another page.
-#[cfg(all(doctest, feature = "axum", feature = "tls"))]
-#[doc = include_str!("../../../docs/guide/axum.md")]
-struct GuideAxum;

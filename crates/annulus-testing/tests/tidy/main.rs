@@ -44,6 +44,7 @@ rules! {
     unsafe_code_is_in_the_listed_files_only: safety::files;
     every_safety_note_names_an_invariant: safety::notes;
     every_dependency_has_its_reason: manifest::reasons;
+    every_published_crate_contains_the_licences: manifest::licences;
     every_kernel_trap_named_is_in_the_table: traps::named;
     every_kernel_trap_has_its_test_or_a_reason: traps::rows;
     every_test_named_in_a_document_exists: traps::tests_named;

@@ -1,4 +1,4 @@
-//! The manifests: each dependency has a reason in the comment above it.
+//! The manifests: each dependency has a reason in the comment above it. Published crates contain the licences.
 
 use crate::repo::{Findings, Repo};
 
@@ -82,6 +82,27 @@ pub(crate) fn reasons(repo: &Repo, found: &mut Findings) {
     }
 }
 
+/// Cargo packages only files below a crate, so each published crate has its own links to the licences.
+pub(crate) fn licences(repo: &Repo, found: &mut Findings) {
+    for (path, text) in repo.texts() {
+        let Some(folder) = path.strip_suffix("/Cargo.toml") else {
+            continue;
+        };
+        if !path.starts_with("crates/") || text.contains("publish = false") {
+            continue;
+        }
+        for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            if repo.text(&format!("{folder}/{name}")).is_empty() {
+                found.add(
+                    path,
+                    1,
+                    format!("the package has no {name}; link it from {folder}"),
+                );
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +120,17 @@ mod tests {
     fn crates_of_the_workspace_need_no_reason_in_its_table() {
         let text = "[workspace.dependencies]\na = { path = \"crates/a\" }\nb = \"1\"\n";
         assert_eq!(lines(&planted(reasons, &[("Cargo.toml", text)])), [3]);
+    }
+
+    #[test]
+    fn a_published_crate_without_a_licence_is_reported() {
+        let files = [
+            ("crates/x/Cargo.toml", "[package]\n"),
+            ("crates/x/LICENSE-MIT", "text"),
+            ("crates/y/Cargo.toml", "publish = false\n"),
+        ];
+        let found = planted(licences, &files);
+        assert_eq!(lines(&found), [1]);
+        assert!(found[0].says.contains("LICENSE-APACHE"));
     }
 }

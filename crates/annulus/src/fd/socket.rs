@@ -152,8 +152,8 @@ impl Socket {
         self.zero_copy.get()
     }
 
-    pub(crate) fn set_zero_copy(&self, way: ZeroCopy) {
-        self.zero_copy.set(way);
+    pub(crate) fn set_zero_copy(&self, mode: ZeroCopy) {
+        self.zero_copy.set(mode);
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 mod direct;
-mod way;
+mod mode;
 
 use crate::buf::Chunk;
 use crate::driver::core::{CompletionHandler, Core, SharedOperation, Token, WaitersCell};
@@ -22,7 +22,7 @@ use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::on_core::OnCore;
 use crate::sys::sqe::Cqe;
-use way::{Pace, Request};
+use mode::{NextReceive, ReceivePolicy};
 
 /// Unread bytes from which on a stream stops receiving, which slows down its sender.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
@@ -45,7 +45,7 @@ pub(super) struct Receiver {
     emptied: Cell<bool>,
     /// The state of the stream after the queued data.
     end: Cell<End>,
-    pace: Cell<Pace>,
+    policy: Cell<ReceivePolicy>,
     pub(super) core: Rc<Core>,
     socket: Rc<Socket>,
 }
@@ -87,7 +87,7 @@ impl Receiver {
             under_way: RefCell::new(UnderWay::Nothing),
             emptied: Cell::new(false),
             end: Cell::new(End::Open),
-            pace: Cell::new(Pace::NEW),
+            policy: Cell::new(ReceivePolicy::NEW),
             core,
             socket,
         })
@@ -115,10 +115,10 @@ impl Receiver {
     }
 
     #[inline]
-    fn change_pace<T>(&self, change: impl FnOnce(&mut Pace) -> T) -> T {
-        let mut pace = self.pace.get();
-        let changed = change(&mut pace);
-        self.pace.set(pace);
+    fn change_policy<T>(&self, change: impl FnOnce(&mut ReceivePolicy) -> T) -> T {
+        let mut policy = self.policy.get();
+        let changed = change(&mut policy);
+        self.policy.set(policy);
         changed
     }
 
@@ -212,14 +212,14 @@ impl Receiver {
                 drop(before);
             }
         }
-        let kind = match self.change_pace(Pace::request) {
-            Request::Separate(bytes) => {
+        let kind = match self.change_policy(ReceivePolicy::next_receive) {
+            NextReceive::Separate(bytes) => {
                 let operation = self.separate(bytes);
                 return self.poll_separate(operation, context);
             }
-            Request::Single => ReceiveKind::Single,
-            Request::SinglePollFirst => ReceiveKind::SinglePollFirst,
-            Request::Multishot => ReceiveKind::Multishot,
+            NextReceive::Single => ReceiveKind::Single,
+            NextReceive::SinglePollFirst => ReceiveKind::SinglePollFirst,
+            NextReceive::Multishot => ReceiveKind::Multishot,
         };
         if self.core.is_ending() {
             return Poll::Ready(None);
@@ -265,7 +265,7 @@ impl Receiver {
                 Poll::Ready(None)
             }
             Poll::Ready(Ok((bytes, memory))) => {
-                self.change_pace(|pace| pace.note_separate(bytes));
+                self.change_policy(|policy| policy.note_separate(bytes));
                 Poll::Ready(Some(Ok(Chunk::from_vec(memory))))
             }
             Poll::Ready(Err(error)) => {
@@ -293,10 +293,10 @@ impl Receiver {
                     }
                     res if res > 0 => {
                         let is_full = chunk.is_full();
-                        self.change_pace(|pace| match chunk.len() {
-                            _ if is_full => pace.note_full(1),
-                            BULK_BYTES_MIN.. => pace.end_large(),
-                            bytes => pace.note_separate(bytes),
+                        self.change_policy(|policy| match chunk.len() {
+                            _ if is_full => policy.note_full(1),
+                            BULK_BYTES_MIN.. => policy.end_large(),
+                            bytes => policy.note_separate(bytes),
                         });
                         if !is_full {
                             // The socket is empty now; epoll reports new data.
@@ -323,7 +323,7 @@ impl Receiver {
     }
 
     fn blank(&self) -> Option<Chunk> {
-        match self.pace.get().is_bulk() {
+        match self.policy.get().is_bulk() {
             true => Some(Chunk::with_capacity(BULK_BYTES)),
             false => self.core.blank(),
         }
@@ -384,21 +384,21 @@ impl CompletionHandler for Receiver {
             _ if !is_sound => self.end.set(End::Failed(EIO)),
             res if res > 0 => {
                 let buffer_bytes = core.buffer_bytes();
-                self.change_pace(|pace| match bytes >= buffer_bytes {
-                    true => pace.note_full(bytes / buffer_bytes),
-                    false => pace.end_large(),
+                self.change_policy(|policy| match bytes >= buffer_bytes {
+                    true => policy.note_full(bytes / buffer_bytes),
+                    false => policy.end_large(),
                 });
             }
             // The receive is armed again when buffers are free. No data is lost (traps 25, 26).
-            res if res == -ENOBUFS => self.change_pace(Pace::note_no_buffer),
+            res if res == -ENOBUFS => self.change_policy(ReceivePolicy::note_no_buffer),
             res if matches!(-res, EAGAIN | EINTR) => {}
             res if res == -ECANCELED && self.is_stopped() => {}
-            res if res == -EINVAL && self.change_pace(Pace::lose_multishot) => {}
+            res if res == -EINVAL && self.change_policy(ReceivePolicy::lose_multishot) => {}
             res => self.end.set(End::Failed(-res)),
         }
         if !cqe.more() {
             self.set_under_way(UnderWay::Nothing);
-        } else if self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.pace.get().is_bulk() {
+        } else if self.queued_bytes.get() >= QUEUED_BYTES_MAX || self.policy.get().is_bulk() {
             self.stop(core);
         }
         self.waiters.wake();

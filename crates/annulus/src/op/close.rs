@@ -24,12 +24,12 @@ use crate::sys::sqe::{Sqe, opcode};
 pub struct Close {
     raw: i32,
     closer: Option<Arc<dyn CloseFd>>,
-    way: Way,
+    place: ClosePlace,
 }
 
-/// The way to close the descriptor.
+/// The place where the descriptor is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ClosePlace {
     ByDriver,
     /// The caller's thread, because the file is small and was only read.
     Here,
@@ -42,22 +42,22 @@ enum Way {
 
 impl Close {
     pub(crate) fn new(raw: i32, closer: Option<Arc<dyn CloseFd>>) -> Close {
-        let way = Way::ByDriver;
-        Close { raw, closer, way }
+        let place = ClosePlace::ByDriver;
+        Close { raw, closer, place }
     }
 
     /// Closes a file on a mount that is known to be local. `brief`: a query has shown that the close is brief.
     pub(crate) fn local(mut self, only_reads: bool, brief: bool) -> Close {
-        self.way = match only_reads && brief {
-            true => Way::Here,
-            false => Way::Local { only_reads },
+        self.place = match only_reads && brief {
+            true => ClosePlace::Here,
+            false => ClosePlace::Local { only_reads },
         };
         self
     }
 
     /// Closes the file on a blocking thread.
     pub(crate) fn by_thread(mut self) -> Close {
-        self.way = Way::ByThread;
+        self.place = ClosePlace::ByThread;
         self
     }
 }
@@ -123,28 +123,28 @@ impl Returns for Close {
 
 impl FileOp for Close {
     fn opcode(&self) -> u8 {
-        match self.way {
-            Way::ByThread => opcode::BY_THREAD,
-            Way::ByDriver | Way::Here | Way::Local { .. } => Self::INFO.opcode,
+        match self.place {
+            ClosePlace::ByThread => opcode::BY_THREAD,
+            ClosePlace::ByDriver | ClosePlace::Here | ClosePlace::Local { .. } => Self::INFO.opcode,
         }
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
-        let only_reads = match self.way {
-            Way::Here => return SyncAttempt::Done(self.syscall()),
-            Way::Local { only_reads } => only_reads,
-            Way::ByDriver | Way::ByThread => return SyncAttempt::NotTried,
+        let only_reads = match self.place {
+            ClosePlace::Here => return SyncAttempt::Done(self.syscall()),
+            ClosePlace::Local { only_reads } => only_reads,
+            ClosePlace::ByDriver | ClosePlace::ByThread => return SyncAttempt::NotTried,
         };
-        self.way = match mount::closing(self.raw) {
+        self.place = match mount::closing(self.raw) {
             Closing::Brief if only_reads => return SyncAttempt::Done(self.syscall()),
-            Closing::Frees => Way::ByThread,
-            Closing::Brief | Closing::Usual => Way::ByDriver,
+            Closing::Frees => ClosePlace::ByThread,
+            Closing::Brief | Closing::Usual => ClosePlace::ByDriver,
         };
         SyncAttempt::NotTried
     }
 
     fn has_sync_path(&self) -> bool {
-        matches!(self.way, Way::Here | Way::Local { .. })
+        matches!(self.place, ClosePlace::Here | ClosePlace::Local { .. })
     }
 
     fn syscall(&mut self) -> i32 {

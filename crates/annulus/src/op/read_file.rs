@@ -38,7 +38,7 @@ pub struct ReadFile {
     buf: Vec<u8>,
     closer: Option<Arc<dyn CloseFd>>,
     step: Step,
-    way: Way,
+    place: RequestPlace,
 }
 
 /// The next request of the operation.
@@ -56,7 +56,7 @@ enum Step {
 
 /// The place where the requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum RequestPlace {
     /// The caller's thread, as far as that does not block.
     Here,
     ByDriver,
@@ -90,7 +90,11 @@ impl ReadFile {
             buf: Vec::with_capacity(FIRST_BYTES),
             closer,
             step: Step::Open,
-            way: if here { Way::Here } else { Way::ByDriver },
+            place: if here {
+                RequestPlace::Here
+            } else {
+                RequestPlace::ByDriver
+            },
         }
     }
 
@@ -101,7 +105,7 @@ impl ReadFile {
         ReadFile {
             buf: bytes,
             step: Step::Read(Close::new(fd, None)),
-            way: Way::ByThread,
+            place: RequestPlace::ByThread,
             ..ReadFile::local(At::Path(CString::default()), None, false, None)
         }
     }
@@ -120,13 +124,13 @@ impl ReadFile {
 
     /// Reads into the rest of the buffer.
     fn pread(&mut self, raw: i32, flags: u32) -> i32 {
-        let at = match self.way {
-            Way::ByThread => {
+        let at = match self.place {
+            RequestPlace::ByThread => {
                 // A pipe that was opened without a writer has ended only after it has had one.
                 call::wait_until_readable(raw);
                 AT_POSITION
             }
-            Way::Here | Way::ByDriver => self.buf.len() as u64,
+            RequestPlace::Here | RequestPlace::ByDriver => self.buf.len() as u64,
         };
         let spare = self.buf.spare_capacity_mut();
         // SAFETY: Lent: `spare` is borrowed for the call, which does not outlast it.
@@ -168,7 +172,7 @@ impl ReadFile {
 
     /// Takes the next step after a read with the result `res`.
     fn after_read(&mut self, close: Close, res: i32) -> Resume {
-        let is_stream = self.way == Way::ByThread;
+        let is_stream = self.place == RequestPlace::ByThread;
         if res > 0 {
             self.advance(count(res));
         }
@@ -276,9 +280,9 @@ impl Returns for ReadFile {
 
 impl FileOp for ReadFile {
     fn opcode(&self) -> u8 {
-        match self.way {
-            Way::ByThread => opcode::BY_THREAD,
-            Way::Here | Way::ByDriver => Self::INFO.opcode,
+        match self.place {
+            RequestPlace::ByThread => opcode::BY_THREAD,
+            RequestPlace::Here | RequestPlace::ByDriver => Self::INFO.opcode,
         }
     }
 
@@ -295,15 +299,15 @@ impl FileOp for ReadFile {
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
-        if self.way != Way::Here {
+        if self.place != RequestPlace::Here {
             return SyncAttempt::NotTried;
         }
-        self.way = Way::ByDriver;
+        self.place = RequestPlace::ByDriver;
         self.run_here()
     }
 
     fn has_sync_path(&self) -> bool {
-        self.way == Way::Here
+        self.place == RequestPlace::Here
     }
 
     fn bytes(&self) -> u32 {

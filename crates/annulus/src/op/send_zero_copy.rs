@@ -27,7 +27,7 @@ pub(crate) type SendZeroCopy<B> = StreamSend<WithoutCopy<B>>;
 /// SEND_ZC, or SEND.
 pub(crate) struct WithoutCopy<B> {
     /// The kind of the last request to the kernel.
-    way: ZeroCopy,
+    mode: ZeroCopy,
     buf: PhantomData<B>,
 }
 
@@ -37,7 +37,7 @@ impl<B: IoBuf> SendZeroCopy<B> {
             shape: Single::new(buf),
             permit,
             kind: WithoutCopy {
-                way: ZeroCopy::Reported,
+                mode: ZeroCopy::Reported,
                 buf: PhantomData,
             },
         }
@@ -51,12 +51,12 @@ unsafe impl<B: IoBuf> SendKind for WithoutCopy<B> {
 
     fn sqe(&mut self, socket: &Socket, shape: &mut Single<B>) -> Sqe {
         let (base, bytes) = shape.rest();
-        self.way = if shape.want() < FROM_BYTES {
+        self.mode = if shape.want() < FROM_BYTES {
             ZeroCopy::Never
         } else {
             socket.zero_copy()
         };
-        let (opcode, ioprio) = match self.way {
+        let (opcode, ioprio) = match self.mode {
             ZeroCopy::Reported => (opcode::SEND_ZC, SEND_ZC_REPORT_USAGE),
             ZeroCopy::Unreported => (opcode::SEND_ZC, 0),
             ZeroCopy::Never => (opcode::SEND, 0),
@@ -71,7 +71,7 @@ unsafe impl<B: IoBuf> SendKind for WithoutCopy<B> {
     }
 
     fn attempt(&mut self, socket: &Socket, shape: &mut Single<B>) -> i32 {
-        self.way = ZeroCopy::Never;
+        self.mode = ZeroCopy::Never;
         let (base, bytes) = shape.rest();
         // SAFETY: Lent and Open: the op owns both, and is not touched during the call.
         unsafe { net::send(socket.raw(), base, bytes) }
@@ -79,7 +79,7 @@ unsafe impl<B: IoBuf> SendKind for WithoutCopy<B> {
 
     /// Selects the next kind of send, for all sends of the socket.
     fn step_down(&mut self, socket: &Socket, res: i32) -> bool {
-        let next = match (-res, self.way) {
+        let next = match (-res, self.mode) {
             // Kernels before 6.2 can't report whether they copied anyway.
             (EINVAL, ZeroCopy::Reported) => ZeroCopy::Unreported,
             (EINVAL | EOPNOTSUPP | ENOMEM, ZeroCopy::Reported | ZeroCopy::Unreported) => {
@@ -93,7 +93,7 @@ unsafe impl<B: IoBuf> SendKind for WithoutCopy<B> {
 
     fn on_zero_copy_notice(&mut self, socket: &Socket, usage: i32) {
         // The device (or loopback) needs a copy, so later sends use the cheaper kind.
-        if self.way == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
+        if self.mode == ZeroCopy::Reported && usage.cast_unsigned() & ZC_COPIED != 0 {
             socket.set_zero_copy(ZeroCopy::Never);
         }
     }

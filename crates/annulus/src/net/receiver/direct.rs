@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::{BULK_BYTES_MIN, End, Pace, Receiver, UnderWay};
+use super::{BULK_BYTES_MIN, End, ReceivePolicy, Receiver, UnderWay};
 use crate::driver::core::SharedOperation;
 use crate::metrics::OperationNumber;
 use crate::op::{self, Interest, TRANSFER_MAX};
@@ -29,10 +29,10 @@ impl Receiver {
         memory: &mut [MaybeUninit<u8>],
     ) -> Option<Poll<io::Result<usize>>> {
         let has_ring = self.core.has_ring();
-        let pace = self.pace.get();
-        if has_ring && (!pace.has_large() || self.core.is_ending())
+        let policy = self.policy.get();
+        if has_ring && (!policy.has_large() || self.core.is_ending())
             // A chunk of bulk data then fills this memory several times.
-            || has_ring && pace.is_bulk() && memory.len() < BULK_BYTES_MIN
+            || has_ring && policy.is_bulk() && memory.len() < BULK_BYTES_MIN
             || !self.is_idle()
             || memory.is_empty()
             || self.core.is_elsewhere()
@@ -49,7 +49,7 @@ impl Receiver {
                     Poll::Ready(Ok(())) => self.emptied.set(false),
                     Poll::Ready(Err(_)) => {
                         // The kernel refuses to poll, or the core is ending.
-                        self.change_pace(Pace::end_large);
+                        self.change_policy(ReceivePolicy::end_large);
                         return None;
                     }
                     Poll::Pending => return Some(Poll::Pending),
@@ -72,9 +72,9 @@ impl Receiver {
                     }
                     res if res == -EINTR => continue,
                     res if res == -EAGAIN => {
-                        if has_ring && !self.pace.get().is_bulk() {
+                        if has_ring && !self.policy.get().is_bulk() {
                             // A few full buffers were the whole message.
-                            self.change_pace(Pace::end_large);
+                            self.change_policy(ReceivePolicy::end_large);
                             return None;
                         }
                         self.emptied.set(true);
@@ -123,6 +123,6 @@ impl Receiver {
         if !is_full {
             self.core.emptied(&self.socket);
         }
-        self.change_pace(|pace| pace.note_direct(bytes, space));
+        self.change_policy(|policy| policy.note_direct(bytes, space));
     }
 }

@@ -1,4 +1,4 @@
-//! The way in which a stream receives on a ring: it follows from the sizes of what has arrived.
+//! The mode in which a stream receives on a ring. It follows from the sizes of what has arrived.
 
 use super::{BULK_BYTES, BULK_BYTES_MIN};
 
@@ -10,9 +10,9 @@ const BULK_FROM_MAX: u32 = 4096;
 /// (trap 26).
 const MISSED_MAX: u8 = 2;
 
-/// The way of the next receive.
+/// The mode of the next receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ReceiveMode {
     /// A single receive into a buffer of the core. A connection may end after one message; then there is nothing to
     /// cancel.
     First,
@@ -25,7 +25,7 @@ enum Way {
 
 /// The next receive, as a request to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum NextReceive {
     Single,
     /// Waits for readiness first. All streams that found no buffer are armed again in one enter. If they received
     /// immediately, the same amount of data would arrive at once and find no buffer again.
@@ -35,11 +35,11 @@ pub(super) enum Request {
     Separate(Option<usize>),
 }
 
-/// The way, and what it depends on.
+/// The mode, and what it depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    way: Way,
-    /// The kernel has no multishot receive (before 6.0).
+pub(super) struct ReceivePolicy {
+    mode: ReceiveMode,
+    /// False if the kernel has no multishot receive (before 6.0).
     has_multishot: bool,
     /// The last direct receive was short. One is often the rest of a large message, which the kernel has split.
     was_short: bool,
@@ -48,9 +48,9 @@ pub(super) struct Pace {
     bulk_from: u32,
 }
 
-impl Pace {
-    pub(super) const NEW: Pace = Pace {
-        way: Way::First,
+impl ReceivePolicy {
+    pub(super) const NEW: ReceivePolicy = ReceivePolicy {
+        mode: ReceiveMode::First,
         has_multishot: true,
         was_short: false,
         bulk_from: BULK_FROM,
@@ -58,27 +58,32 @@ impl Pace {
 
     #[inline]
     pub(super) fn is_bulk(self) -> bool {
-        self.way == Way::Bulk
+        self.mode == ReceiveMode::Bulk
     }
 
     /// Returns whether the caller may receive directly: the last buffer was full.
     #[inline]
     pub(super) fn has_large(self) -> bool {
-        matches!(self.way, Way::Bulk | Way::Multishot { full: 1.., .. })
+        matches!(
+            self.mode,
+            ReceiveMode::Bulk | ReceiveMode::Multishot { full: 1.., .. }
+        )
     }
 
     /// Returns what the next receive asks for.
-    pub(super) fn request(&mut self) -> Request {
-        match self.way {
-            Way::Bulk => Request::Separate(Some(BULK_BYTES)),
-            _ if !self.has_multishot => Request::Separate(None),
-            Way::First => {
+    pub(super) fn next_receive(&mut self) -> NextReceive {
+        match self.mode {
+            ReceiveMode::Bulk => NextReceive::Separate(Some(BULK_BYTES)),
+            _ if !self.has_multishot => NextReceive::Separate(None),
+            ReceiveMode::First => {
                 self.end_large();
-                Request::Single
+                NextReceive::Single
             }
-            Way::Multishot { missed: 0, .. } => Request::Multishot,
-            Way::Multishot { missed, .. } if missed < MISSED_MAX => Request::SinglePollFirst,
-            Way::Multishot { .. } => Request::Separate(None),
+            ReceiveMode::Multishot { missed: 0, .. } => NextReceive::Multishot,
+            ReceiveMode::Multishot { missed, .. } if missed < MISSED_MAX => {
+                NextReceive::SinglePollFirst
+            }
+            ReceiveMode::Multishot { .. } => NextReceive::Separate(None),
         }
     }
 
@@ -89,21 +94,21 @@ impl Pace {
 
     /// Notes data in buffers of the core, which filled `more` of them.
     pub(super) fn note_full(&mut self, more: u32) {
-        let before = match self.way {
-            Way::Multishot { full, .. } => full,
-            Way::Bulk => self.bulk_from,
-            Way::First => 0,
+        let before = match self.mode {
+            ReceiveMode::Multishot { full, .. } => full,
+            ReceiveMode::Bulk => self.bulk_from,
+            ReceiveMode::First => 0,
         };
         let full = before.saturating_add(more);
-        self.way = match full >= self.bulk_from {
-            true => Way::Bulk,
-            false => Way::Multishot { full, missed: 0 },
+        self.mode = match full >= self.bulk_from {
+            true => ReceiveMode::Bulk,
+            false => ReceiveMode::Multishot { full, missed: 0 },
         };
     }
 
     /// Notes that a receive found no free buffer.
     pub(super) fn note_no_buffer(&mut self) {
-        if let Way::Multishot { missed, .. } = &mut self.way {
+        if let ReceiveMode::Multishot { missed, .. } = &mut self.mode {
             *missed = missed.saturating_add(1);
         }
     }
@@ -112,7 +117,7 @@ impl Pace {
     pub(super) fn note_separate(&mut self, bytes: usize) {
         if bytes >= BULK_BYTES_MIN {
             self.bulk_from = BULK_FROM;
-            self.way = Way::Bulk;
+            self.mode = ReceiveMode::Bulk;
             return;
         }
         if self.is_bulk() {
@@ -129,7 +134,7 @@ impl Pace {
         if is_short && (is_full || !was_short) {
             // A full buffer is small, which says nothing about the message.
             if !self.has_large() {
-                self.way = Way::Multishot { full: 1, missed: 0 };
+                self.mode = ReceiveMode::Multishot { full: 1, missed: 0 };
             }
         } else {
             self.note_separate(bytes);
@@ -139,7 +144,7 @@ impl Pace {
     /// Notes that there was no large message, or that it has ended.
     #[inline]
     pub(super) fn end_large(&mut self) {
-        self.way = Way::Multishot { full: 0, missed: 0 };
+        self.mode = ReceiveMode::Multishot { full: 0, missed: 0 };
     }
 }
 
@@ -151,65 +156,68 @@ mod tests {
 
     #[test]
     fn the_first_receive_is_single_and_the_next_multishot() {
-        let mut pace = Pace::NEW;
-        assert_eq!(pace.request(), Request::Single);
-        assert_eq!(pace.request(), Request::Multishot);
-        assert!(!pace.has_large());
+        let mut policy = ReceivePolicy::NEW;
+        assert_eq!(policy.next_receive(), NextReceive::Single);
+        assert_eq!(policy.next_receive(), NextReceive::Multishot);
+        assert!(!policy.has_large());
     }
 
     #[test]
     fn full_buffers_in_a_row_start_bulk_receives_and_little_data_ends_them() {
-        let mut pace = Pace::NEW;
-        pace.note_full(BULK_FROM - 1);
-        assert!(pace.has_large() && !pace.is_bulk());
-        pace.end_large();
-        assert!(!pace.has_large());
-        pace.note_full(BULK_FROM);
-        assert_eq!(pace.request(), Request::Separate(Some(BULK_BYTES)));
-        pace.note_separate(LARGE);
-        assert!(pace.is_bulk());
-        pace.note_separate(1);
-        assert_eq!(pace.request(), Request::Multishot);
+        let mut policy = ReceivePolicy::NEW;
+        policy.note_full(BULK_FROM - 1);
+        assert!(policy.has_large() && !policy.is_bulk());
+        policy.end_large();
+        assert!(!policy.has_large());
+        policy.note_full(BULK_FROM);
+        assert_eq!(
+            policy.next_receive(),
+            NextReceive::Separate(Some(BULK_BYTES))
+        );
+        policy.note_separate(LARGE);
+        assert!(policy.is_bulk());
+        policy.note_separate(1);
+        assert_eq!(policy.next_receive(), NextReceive::Multishot);
         // It takes more of them the next time.
-        pace.note_full(BULK_FROM);
-        assert!(!pace.is_bulk());
-        pace.note_full(3 * BULK_FROM);
-        assert!(pace.is_bulk());
+        policy.note_full(BULK_FROM);
+        assert!(!policy.is_bulk());
+        policy.note_full(3 * BULK_FROM);
+        assert!(policy.is_bulk());
     }
 
     #[test]
     fn receives_without_a_free_buffer_go_to_separate_memory() {
-        let mut pace = Pace::NEW;
-        pace.note_full(1);
-        pace.note_no_buffer();
-        assert!(pace.has_large(), "the caller needs no buffer");
-        assert_eq!(pace.request(), Request::SinglePollFirst);
-        pace.note_no_buffer();
-        assert_eq!(pace.request(), Request::Separate(None));
-        pace.note_separate(1);
-        assert_eq!(pace.request(), Request::Multishot);
+        let mut policy = ReceivePolicy::NEW;
+        policy.note_full(1);
+        policy.note_no_buffer();
+        assert!(policy.has_large(), "the caller needs no buffer");
+        assert_eq!(policy.next_receive(), NextReceive::SinglePollFirst);
+        policy.note_no_buffer();
+        assert_eq!(policy.next_receive(), NextReceive::Separate(None));
+        policy.note_separate(1);
+        assert_eq!(policy.next_receive(), NextReceive::Multishot);
     }
 
     #[test]
     fn without_multishot_receives_each_is_single() {
-        let mut pace = Pace::NEW;
-        assert!(pace.lose_multishot());
-        assert!(!pace.lose_multishot());
+        let mut policy = ReceivePolicy::NEW;
+        assert!(policy.lose_multishot());
+        assert!(!policy.lose_multishot());
         for bytes in [1, LARGE, 1] {
-            assert!(matches!(pace.request(), Request::Separate(_)));
-            pace.note_separate(bytes);
+            assert!(matches!(policy.next_receive(), NextReceive::Separate(_)));
+            policy.note_separate(bytes);
         }
     }
 
     #[test]
     fn one_short_direct_receive_does_not_end_a_large_message_but_two_do() {
-        let mut pace = Pace::NEW;
-        pace.note_full(1);
-        pace.note_direct(LARGE, LARGE);
-        assert!(pace.is_bulk());
-        pace.note_direct(1, LARGE);
-        assert!(pace.is_bulk());
-        pace.note_direct(1, LARGE);
-        assert!(!pace.has_large());
+        let mut policy = ReceivePolicy::NEW;
+        policy.note_full(1);
+        policy.note_direct(LARGE, LARGE);
+        assert!(policy.is_bulk());
+        policy.note_direct(1, LARGE);
+        assert!(policy.is_bulk());
+        policy.note_direct(1, LARGE);
+        assert!(!policy.has_large());
     }
 }

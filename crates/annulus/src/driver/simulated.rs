@@ -9,12 +9,12 @@ use super::uring::{Driver, Tuning};
 use super::{Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, blocking};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
-use crate::sys::sim::{Bell, SimClock, SimKernel, World};
+use crate::sys::sim::{SimClock, SimEventFd, SimKernel, World};
 
-impl Wake for Arc<Bell> {
+impl Wake for Arc<SimEventFd> {
     fn wake(&self, why: Why) {
         if why != Why::Deadline {
-            self.ring();
+            self.signal();
         }
     }
 }
@@ -38,9 +38,9 @@ pub(crate) fn driver(
     limits: Limits,
     tuning: Tuning,
 ) -> (Arc<DriverHandle>, Driver<SimKernel>) {
-    let bell = Arc::new(Bell::default());
-    let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&bell))));
-    let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), bell);
+    let eventfd = Arc::new(SimEventFd::default());
+    let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&eventfd))));
+    let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), eventfd);
     // On a clock that only the kernel advances, busy-polling would never end.
     let tuning = Tuning {
         batch_delay_ns: 0,

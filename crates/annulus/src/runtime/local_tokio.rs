@@ -2,8 +2,8 @@
 //!
 //! The core runs its tasks, and then drives its backend inside of Tokio's `block_on`. If it has nothing to do, it
 //! sleeps there, and Tokio runs its own tasks and waits in its reactor. The reactor watches what can end the sleep of a
-//! core: the ring's bell (an eventfd) or the epoll instance, the notifier, and a timer. So `tokio::spawn` and Tokio's
-//! timers stay on the core's thread.
+//! core: the eventfd registered with the ring or the epoll instance, the notifier, and a timer. So `tokio::spawn` and
+//! Tokio's timers stay on the core's thread.
 //!
 //! Tasks of the core run outside of `block_on`, as code may then block in place or enter other runtimes. Tasks of Tokio
 //! that use the core's sockets during a sleep wake a task that submits their operations.
@@ -39,7 +39,7 @@ pub(super) struct LocalTokio {
     notifier: Arc<EventFd>,
     /// `None` until Tokio is used.
     watched: OnceCell<Watched>,
-    bell_registered: Cell<bool>,
+    eventfd_registered: Cell<bool>,
     timer: AsyncFd<TimerFd>,
     /// The time to which the timer is set, ns, if it has not passed.
     set_ns: Cell<Option<u64>>,
@@ -78,7 +78,7 @@ impl LocalTokio {
             backend: Arc::new(backend),
             notifier,
             watched: OnceCell::new(),
-            bell_registered: Cell::new(false),
+            eventfd_registered: Cell::new(false),
             timer,
             set_ns: Cell::new(None),
             rounds: Cell::new(0),
@@ -96,10 +96,11 @@ impl LocalTokio {
             if self.reactor.is_some() && !core.is_reactor_ready() {
                 return None;
             }
-            if !self.bell_registered.get() {
+            if !self.eventfd_registered.get() {
                 let reactor = self.reactor.as_ref().map(AsFd::as_fd);
-                core.register_bell(self.backend.as_fd(), reactor).ok()?;
-                self.bell_registered.set(true);
+                core.register_wake_eventfd(self.backend.as_fd(), reactor)
+                    .ok()?;
+                self.eventfd_registered.set(true);
             }
             let _entered = self.handle.enter();
             let _ = self.watched.set(Watched {

@@ -122,12 +122,12 @@ fn falls_asleep(stat: &str) -> bool {
 
 pub(super) fn deferred_eventfd() -> QuirkResult {
     let (mut sender, socket) = UnixStream::pair()?;
-    let bell = EventFd::new()?;
+    let eventfd = EventFd::new()?;
     let mut ring = deferred()?;
-    ring.submitter().register_eventfd(bell.raw())?;
+    ring.submitter().register_eventfd(eventfd.raw())?;
     watch(&mut ring, &socket)?;
     sender.write_all(&[1])?;
-    becomes_readable(borrow_fd(bell.raw()), NOTICE_MS).map(Some)
+    becomes_readable(borrow_fd(eventfd.raw()), NOTICE_MS).map(Some)
 }
 
 /// Produces twice as many completions as the queue holds, and counts those that are delivered.

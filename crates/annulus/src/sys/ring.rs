@@ -137,17 +137,16 @@ impl Ring {
         &mut self.lent
     }
 
-    /// Returns the interface for registrations.
-    /// Registers an eventfd that is written when work arrives for the ring, while the [bell](Ring::set_bell) is on.
+    /// Registers an eventfd that is written when work arrives for the ring, while it is [on](Ring::set_wake_eventfd).
     #[cfg(all(feature = "net", feature = "tokio"))]
-    pub(crate) fn register_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
-        self.set_bell(false);
-        self.submitter().register_eventfd(bell.as_raw_fd())
+    pub(crate) fn register_wake_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.set_wake_eventfd(false);
+        self.submitter().register_eventfd(eventfd.as_raw_fd())
     }
 
-    /// Turns the bell on or off. When it is on, check for work once more before a sleep.
+    /// Turns the registered eventfd on or off. When it is on, check for work once more before a sleep.
     #[cfg(all(feature = "net", feature = "tokio"))]
-    pub(crate) fn set_bell(&mut self, on: bool) {
+    pub(crate) fn set_wake_eventfd(&mut self, on: bool) {
         let queue = self.ring.completion();
         match on {
             true => queue.enable_eventfd(),
@@ -162,6 +161,7 @@ impl Ring {
         !self.ring.completion().is_empty() || self.ring.submission().cq_overflow()
     }
 
+    /// Returns the interface for registrations.
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
     }

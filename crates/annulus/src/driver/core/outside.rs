@@ -29,7 +29,7 @@ impl Core {
     }
 
     /// Returns two descriptors whose edges end a sleep that began with [`begin_sleep`](Core::begin_sleep): one for the
-    /// backend, which is the bell or the epoll instance, and that of the notifier.
+    /// backend, which is the registered eventfd or the epoll instance, and that of the notifier.
     pub(crate) fn sleep_sources(&self) -> std::io::Result<(OwnedFd, Arc<EventFd>)> {
         let backend = match &self.backend {
             Backend::Rings(_) => EventFd::new()?.into(),
@@ -39,13 +39,13 @@ impl Core {
     }
 
     /// Lets `reactor` watch the backend's descriptor of [`sleep_sources`](Core::sleep_sources), and polls it no longer.
-    pub(crate) fn register_bell(
+    pub(crate) fn register_wake_eventfd(
         &self,
-        bell: BorrowedFd<'_>,
+        eventfd: BorrowedFd<'_>,
         reactor: Option<BorrowedFd<'_>>,
     ) -> std::io::Result<()> {
         match &self.backend {
-            Backend::Rings(rings) => return rings.register_bell(bell),
+            Backend::Rings(rings) => return rings.register_wake_eventfd(eventfd),
             // Two epoll instances can't watch each other.
             Backend::Readiness(readiness) => readiness.forget_reactor(reactor),
         }

@@ -71,38 +71,38 @@ impl FileOp for Nothing {
 }
 
 /// The wake-up of a sleeping driver.
-pub(super) struct Bell(pub(super) Arc<Notify>);
+pub(super) struct EventFdWake(pub(super) Arc<Notify>);
 
-impl Wake for Bell {
+impl Wake for EventFdWake {
     fn wake(&self, _: Why) {
         self.0.notify();
     }
 }
 
 /// The wake-up of a driver that also sleeps outside of its kernel.
-struct ParkingBell {
-    bell: Arc<Notify>,
+struct ParkingWake {
+    eventfd: Arc<Notify>,
     parking: Parking,
     /// Ends the sleep of a parked driver.
     unpark: Notify,
 }
 
-impl Wake for Arc<ParkingBell> {
+impl Wake for Arc<ParkingWake> {
     fn wake(&self, why: Why) {
         let parks = self.parking.notify();
         if parks {
             self.unpark.notify();
         }
         if !parks || why == Why::Stop {
-            self.bell.notify();
+            self.eventfd.notify();
         }
     }
 }
 
 /// A kernel that completes immediately, or only after a cancel, and then late.
 struct Doll {
-    bell: Arc<Notify>,
-    parks_by: Option<Arc<ParkingBell>>,
+    eventfd: Arc<Notify>,
+    parks_by: Option<Arc<ParkingWake>>,
     late: bool,
     submitted: Vec<u64>,
     /// True if a cancel was requested; the cancelled operation completes at the next sleep.
@@ -155,7 +155,7 @@ impl Kernel for Doll {
         }
         if self.cqes.is_empty() {
             assert!(self.armed, "a sleep that no wake-up would end");
-            self.bell.wait();
+            self.eventfd.wait();
             self.armed = false;
             self.cqes.push(Cqe {
                 user_data: WAKE,
@@ -171,16 +171,16 @@ impl Kernel for Doll {
     }
 
     fn park(&mut self, _: Option<u64>) {
-        if let Some(bell) = &self.parks_by {
-            if bell.parking.begin() {
-                bell.unpark.wait();
+        if let Some(wake) = &self.parks_by {
+            if wake.parking.begin() {
+                wake.unpark.wait();
             }
-            bell.parking.end();
+            wake.parking.end();
         }
     }
 
     fn note_awake(&mut self) {
-        self.parks_by.iter().for_each(|bell| bell.parking.end());
+        self.parks_by.iter().for_each(|wake| wake.parking.end());
     }
 
     fn ready(&mut self) -> bool {
@@ -255,22 +255,22 @@ enum Manner {
 /// Runs `caller` against a driver, and checks that all `operations` were dropped exactly once and all slots were given
 /// back.
 fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc<Drops>)) {
-    let bell = Arc::new(Notify::new());
+    let eventfd = Arc::new(Notify::new());
     let parks_by = (manner == Manner::Parking).then(|| {
-        Arc::new(ParkingBell {
-            bell: Arc::clone(&bell),
+        Arc::new(ParkingWake {
+            eventfd: Arc::clone(&eventfd),
             parking: Parking::new(),
             unpark: Notify::new(),
         })
     });
     let wake: Box<dyn Wake> = match &parks_by {
-        Some(bell) => Box::new(Arc::clone(bell)),
-        None => Box::new(Bell(Arc::clone(&bell))),
+        Some(wake) => Box::new(Arc::clone(wake)),
+        None => Box::new(EventFdWake(Arc::clone(&eventfd))),
     };
     let handle = Arc::new(DriverHandle::new(wake));
     let late = manner == Manner::Late;
     let kernel = Doll {
-        bell,
+        eventfd,
         parks_by,
         late,
         submitted: Vec::new(),

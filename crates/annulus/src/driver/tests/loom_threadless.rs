@@ -15,7 +15,7 @@ use std::time::Duration;
 use loom::sync::Notify;
 use loom::thread;
 
-use super::loom_models::{Bell, Drops, Nothing, block_on, poll};
+use super::loom_models::{Drops, EventFdWake, Nothing, block_on, poll};
 use crate::driver::threadless::ThreadlessDriver;
 use crate::driver::turn::{Attempt, Turn};
 use crate::driver::uring::{Tuning, WAKE};
@@ -30,7 +30,7 @@ use crate::sys::sqe::{Cqe, Sqe, opcode};
 
 /// A kernel that completes immediately, or after a cancel.
 struct Puppet {
-    bell: Arc<Notify>,
+    eventfd: Arc<Notify>,
     late: bool,
     in_flight: Vec<u64>,
     cqes: Vec<Cqe>,
@@ -79,7 +79,7 @@ impl Kernel for Puppet {
             "a sleep that no wake-up would end"
         );
         if std::mem::take(&mut self.armed) {
-            self.bell.wait();
+            self.eventfd.wait();
             self.complete(WAKE, 8);
         }
         Ok(())
@@ -119,9 +119,9 @@ const LIMITS: Limits = Limits {
 };
 
 fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>> {
-    let bell = Arc::new(Notify::new());
+    let eventfd = Arc::new(Notify::new());
     let kernel = Puppet {
-        bell: Arc::clone(&bell),
+        eventfd: Arc::clone(&eventfd),
         late,
         in_flight: Vec::new(),
         cqes: Vec::new(),
@@ -138,7 +138,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
     ThreadlessDriver::new(
         Arc::clone(handle),
         kernel,
-        Box::new(Bell(bell)),
+        Box::new(EventFdWake(eventfd)),
         LIMITS,
         tuning,
     )
@@ -217,16 +217,16 @@ fn a_mark_prevents_the_sleep_or_finds_it() {
         let stage = Arc::new((Turn::new(()), AtomicBool::new(false), Notify::new()));
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || {
-            let (turn, work, bell) = &*other;
+            let (turn, work, eventfd) = &*other;
             // Relaxed: the word orders it.
             work.store(true, Ordering::Relaxed);
             match turn.enter() {
                 Attempt::Held(held) => assert!(!held.leave().is_over()),
-                Attempt::Taken { asleep: true } => bell.notify(),
+                Attempt::Taken { asleep: true } => eventfd.notify(),
                 Attempt::Taken { asleep: false } => {}
             }
         });
-        let (turn, work, bell) = &*stage;
+        let (turn, work, eventfd) = &*stage;
         loop {
             let mut held = turn.wait();
             held.answer();
@@ -234,7 +234,7 @@ fn a_mark_prevents_the_sleep_or_finds_it() {
                 break;
             }
             if held.fall_asleep() {
-                bell.wait();
+                eventfd.wait();
             }
         }
         thread.join().unwrap();

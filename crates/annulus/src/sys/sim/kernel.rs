@@ -21,7 +21,7 @@ use super::super::sqe::{ASYNC_CANCEL_ANY, Cqe, Sqe, opcode};
 use super::execute::Fate;
 use super::request::{Request, WAKE_FD};
 use super::trace::{Event, EventKind};
-use super::{Bell, SimClock, World};
+use super::{SimClock, SimEventFd, World};
 use crate::narrow::to_u32;
 
 /// The number of consecutive enter calls without effect, on the virtual clock, after which the driver is assumed to
@@ -37,7 +37,7 @@ const TASK_WORK_MAX: usize = 20;
 pub(crate) struct SimKernel {
     world: Arc<World>,
     clock: Arc<SimClock>,
-    bell: Arc<Bell>,
+    eventfd: Arc<SimEventFd>,
     sq: VecDeque<Sqe>,
     running: Vec<Running>,
     cq: VecDeque<Cqe>,
@@ -64,11 +64,15 @@ struct Running {
 }
 
 impl SimKernel {
-    pub(crate) fn new(world: Arc<World>, clock: Arc<SimClock>, bell: Arc<Bell>) -> SimKernel {
+    pub(crate) fn new(
+        world: Arc<World>,
+        clock: Arc<SimClock>,
+        eventfd: Arc<SimEventFd>,
+    ) -> SimKernel {
         SimKernel {
             world,
             clock,
-            bell,
+            eventfd,
             sq: VecDeque::new(),
             running: Vec::new(),
             cq: VecDeque::new(),
@@ -240,7 +244,7 @@ impl SimKernel {
     /// Completes at most `most` operations that are due. Returns whether any were due.
     fn complete_due(&mut self, most: usize) -> bool {
         let now_ns = self.clock.now_ns();
-        let signalled = self.bell.is_signalled();
+        let signalled = self.eventfd.is_signalled();
         let is_due = |one: &mut Running| {
             one.due_ns <= now_ns || signalled && matches!(one.request, Request::Wake)
         };
@@ -274,7 +278,7 @@ impl SimKernel {
         } = one;
         let now_ns = self.clock.now_ns();
         if matches!(request, Request::Wake) && fate == Fate::Runs {
-            self.bell.silence();
+            self.eventfd.clear();
         }
         let world = Arc::clone(&self.world);
         let mut state = world.state();
@@ -428,7 +432,7 @@ impl SimKernel {
                     .any(|one| matches!(one.request, Request::Wake));
                 let most =
                     wake_at.map(|at| Duration::from_nanos(at.saturating_sub(self.clock.now_ns())));
-                self.bell.wait(listens, most);
+                self.eventfd.wait(listens, most);
             }
         }
         true
@@ -494,7 +498,7 @@ impl Kernel for SimKernel {
         if !self.world.config().deferred {
             self.complete_due(usize::MAX);
         }
-        let (now_ns, signalled) = (self.clock.now_ns(), self.bell.is_signalled());
+        let (now_ns, signalled) = (self.clock.now_ns(), self.eventfd.is_signalled());
         let is_due = |one: &Running| {
             one.due_ns <= now_ns || signalled && matches!(one.request, Request::Wake)
         };

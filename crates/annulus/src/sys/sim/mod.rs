@@ -153,15 +153,15 @@ impl SimClock {
 
 /// The simulation's eventfd: other threads wake the driver with it.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct SimEventFd {
     signalled: Mutex<bool>,
-    ringing: Condvar,
+    changed: Condvar,
 }
 
-impl Bell {
-    pub(crate) fn ring(&self) {
+impl SimEventFd {
+    pub(crate) fn signal(&self) {
         *self.lock() = true;
-        self.ringing.notify_all();
+        self.changed.notify_all();
     }
 
     fn is_signalled(&self) -> bool {
@@ -169,7 +169,7 @@ impl Bell {
     }
 
     /// Completes the read of the eventfd.
-    fn silence(&self) {
+    fn clear(&self) {
         *self.lock() = false;
     }
 
@@ -181,8 +181,8 @@ impl Bell {
         }
         match most {
             // A spurious wake-up is harmless: the waiting thread checks again.
-            Some(most) => drop(self.ringing.wait_timeout(signalled, most)),
-            None => drop(self.ringing.wait(signalled)),
+            Some(most) => drop(self.changed.wait_timeout(signalled, most)),
+            None => drop(self.changed.wait(signalled)),
         }
     }
 

@@ -20,8 +20,11 @@ impl Rings {
     }
 
     /// Registers the eventfd that ends sleeps outside of the ring.
-    pub(in super::super) fn register_bell(&self, bell: BorrowedFd<'_>) -> io::Result<()> {
-        self.with_ring(|ring| ring.register_bell(bell))
+    pub(in super::super) fn register_wake_eventfd(
+        &self,
+        eventfd: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        self.with_ring(|ring| ring.register_wake_eventfd(eventfd))
     }
 
     /// Polls the reactor of another runtime once. `reactor` stays open as long as the ring.
@@ -37,28 +40,28 @@ impl Rings {
         self.reactor_ready.get()
     }
 
-    /// Begins a sleep outside of the ring, which the bell or the notifier ends. Calls `on_push` when an SQE is pushed
-    /// during the sleep. Returns whether there is work that the bell may not report.
+    /// Begins a sleep outside of the ring, which the registered eventfd or the notifier ends. Calls `on_push` when an
+    /// SQE is pushed during the sleep. Returns whether there is work that the eventfd may not report.
     pub(in super::super) fn begin_sleep(&self, on_push: fn()) -> bool {
         self.on_push.set(Some(on_push));
-        self.is_queued() || self.has_work_with_bell()
+        self.is_queued() || self.has_work_with_eventfd()
     }
 
     /// Submits during a sleep. Returns whether there is work that ends it.
     pub(in super::super) fn submit_asleep(&self, core: &Core, on_push: fn()) -> bool {
-        // Without the bell, which would report each completion of the submission.
-        self.with_ring(|ring| ring.set_bell(false));
+        // Without the eventfd, which would report each completion of the submission.
+        self.with_ring(|ring| ring.set_wake_eventfd(false));
         let was_armed = self.driver.borrow().is_wake_armed();
         self.drive(core, None, || true);
         self.on_push.set(Some(on_push));
         // The ring's read may have taken a notification before the other runtime saw it.
         let is_notified = was_armed && !self.driver.borrow().is_wake_armed();
-        is_notified || self.is_called() || self.is_queued() || self.has_work_with_bell()
+        is_notified || self.is_called() || self.is_queued() || self.has_work_with_eventfd()
     }
 
-    /// Turns the bell on. Returns whether there is work that it may not report.
-    fn has_work_with_bell(&self) -> bool {
-        self.with_ring(|ring| ring.set_bell(true));
+    /// Turns the registered eventfd on. Returns whether there is work that it may not report.
+    fn has_work_with_eventfd(&self) -> bool {
+        self.with_ring(|ring| ring.set_wake_eventfd(true));
         loop {
             let (has_work, may_have) = self.with_ring(|ring| {
                 let has_work = ring.unsubmitted() > 0 || ring.has_completions();
@@ -68,8 +71,8 @@ impl Rings {
                 return has_work;
             }
             // The flag for task work. It may stay set without any: the kernel sets it after it has queued the work,
-            // which may have run by then, and no enter clears it then. Work that was queued before the bell was on runs
-            // in this enter, or completes something there. If enters were fruitless before, one is enough.
+            // which may have run by then, and no enter clears it then. Work that was queued before the eventfd was on
+            // runs in this enter, or completes something there. If enters were fruitless before, one is enough.
             let enters = self.fruitless_enters.get() + 1;
             self.fruitless_enters.set(enters);
             self.submit();
@@ -86,6 +89,6 @@ impl Rings {
     /// Ends a sleep outside of the ring.
     pub(in super::super) fn end_sleep(&self) {
         self.on_push.set(None);
-        self.with_ring(|ring| ring.set_bell(false));
+        self.with_ring(|ring| ring.set_wake_eventfd(false));
     }
 }

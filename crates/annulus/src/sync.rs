@@ -58,21 +58,21 @@ impl AtomicWaker {
 /// A cell that only one thread at a time may access; each user argues why. The model checker fails if two threads
 /// access the cell without synchronisation between them.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub(crate) struct ExclusiveCell<T> {
     #[cfg(not(annulus_loom))]
     cell: std::cell::UnsafeCell<T>,
     #[cfg(annulus_loom)]
     cell: loom::cell::UnsafeCell<T>,
 }
 
-impl<T> Shared<T> {
-    pub(crate) fn new(value: T) -> Shared<T> {
+impl<T> ExclusiveCell<T> {
+    pub(crate) fn new(value: T) -> ExclusiveCell<T> {
         #[cfg(not(annulus_loom))]
-        return Shared {
+        return ExclusiveCell {
             cell: std::cell::UnsafeCell::new(value),
         };
         #[cfg(annulus_loom)]
-        return Shared {
+        return ExclusiveCell {
             cell: loom::cell::UnsafeCell::new(value),
         };
     }

@@ -96,7 +96,7 @@ pub fn adopt(runtime: &Handle) -> io::Result<()> {
         let what = "cannot add rings to this runtime: it was built without I/O; call `enable_io` on its builder";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    match add(runtime.id(), Mode::Rings) {
+    match add(runtime.id(), RuntimeMode::Rings) {
         Some(known) if known.process == forked::process() => Ok(()),
         _ => Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
     }
@@ -115,7 +115,7 @@ pub fn adopt(runtime: &Handle) -> io::Result<()> {
 /// # }
 /// ```
 pub fn use_drivers(runtime: &Handle) {
-    add(runtime.id(), Mode::Drivers(DECLARED));
+    add(runtime.id(), RuntimeMode::Drivers(DECLARED));
 }
 
 /// Makes Tokio the executor whose threads get rings.
@@ -125,7 +125,7 @@ pub(crate) fn register() {
 
 /// The way in which the operations of a runtime's threads are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum RuntimeMode {
     /// To rings of these threads.
     Rings,
     /// To the engine's drivers, for this reason.
@@ -163,15 +163,15 @@ fn inside() -> Option<Inside> {
     let handle = Handle::try_current().ok()?;
     let known = known(handle.id());
     let known = match known {
-        Some(known) if known.mode != Mode::Drivers(NOT_PROBED) || !probes_again() => known,
+        Some(known) if known.mode != RuntimeMode::Drivers(NOT_PROBED) || !probes_again() => known,
         _ => {
             let mode = match forked::is_child() {
                 // An inherited reactor is shared with the parent, which would get the events of the child's rings.
-                true => Mode::Drivers(MAYBE_FORKED),
+                true => RuntimeMode::Drivers(MAYBE_FORKED),
                 false => match io_probe::has_io(&handle) {
-                    Some(true) => Mode::Rings,
-                    Some(false) => Mode::Drivers(NO_IO),
-                    None => Mode::Drivers(NOT_PROBED),
+                    Some(true) => RuntimeMode::Rings,
+                    Some(false) => RuntimeMode::Drivers(NO_IO),
+                    None => RuntimeMode::Drivers(NOT_PROBED),
                 },
             };
             add(handle.id(), mode)?
@@ -199,7 +199,7 @@ struct KnownRuntime {
     id: Id,
     /// Identifies the runtime to the drivers; never 0.
     number: u64,
-    mode: Mode,
+    mode: RuntimeMode,
     /// The process that has the runtime's threads.
     process: u64,
     /// The number of times that completions stayed unnoticed.
@@ -209,11 +209,11 @@ struct KnownRuntime {
 impl KnownRuntime {
     /// Returns whether nothing reports its end. A runtime with rings is known until its reactor ends.
     fn uses_drivers(&self) -> bool {
-        self.process == forked::process() && matches!(self.mode, Mode::Drivers(_))
+        self.process == forked::process() && matches!(self.mode, RuntimeMode::Drivers(_))
     }
 
     fn is_declared(&self) -> bool {
-        self.uses_drivers() && self.mode == Mode::Drivers(DECLARED)
+        self.uses_drivers() && self.mode == RuntimeMode::Drivers(DECLARED)
     }
 }
 
@@ -259,7 +259,7 @@ fn known(id: Id) -> Option<KnownRuntime> {
 }
 
 /// Makes a runtime known, or changes its mode.
-fn add(id: Id, mode: Mode) -> Option<KnownRuntime> {
+fn add(id: Id, mode: RuntimeMode) -> Option<KnownRuntime> {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let mut all = lock()?;
     let new = match all.iter_mut().find(|known| known.id == id) {
@@ -314,8 +314,8 @@ impl RingExecutor for Tokio {
         };
         let number = inside.known.number;
         match (inside.known.mode, inside.handle.runtime_flavor()) {
-            (Mode::Drivers(reason), _) => Presence::Unusable(reason),
-            (Mode::Rings, RuntimeFlavor::CurrentThread) if worker_index().is_none() => {
+            (RuntimeMode::Drivers(reason), _) => Presence::Unusable(reason),
+            (RuntimeMode::Rings, RuntimeFlavor::CurrentThread) if worker_index().is_none() => {
                 Presence::Absent
             }
             _ => Presence::Inside(number),
@@ -331,7 +331,7 @@ impl RingExecutor for Tokio {
         if let Some(known) = all.iter_mut().find(|known| known.number == executor) {
             known.misses += 1;
             if known.misses >= MISSES_MAX {
-                known.mode = Mode::Drivers(BLOCKED);
+                known.mode = RuntimeMode::Drivers(BLOCKED);
             }
             CHANGES.fetch_add(1, Ordering::Relaxed);
         }
@@ -443,7 +443,7 @@ mod tests {
         use_drivers(declared.handle());
         for _ in 0..10_000 {
             let runtime = Builder::new_current_thread().build().unwrap();
-            add(runtime.handle().id(), Mode::Drivers(NO_IO));
+            add(runtime.handle().id(), RuntimeMode::Drivers(NO_IO));
         }
         assert!(count() <= before + KNOWN_MAX, "{}", count());
         assert!(known(declared.handle().id()).is_some());

@@ -140,10 +140,10 @@ impl BufferLayout {
 /// ```
 #[derive(Clone)]
 pub struct Arena {
-    shared: Arc<Shared>,
+    shared: Arc<ArenaShared>,
 }
 
-struct Shared {
+struct ArenaShared {
     region: Arc<RegisteredRegion>,
     layout: BufferLayout,
     arenas: Arc<Arenas>,
@@ -161,7 +161,7 @@ impl Arena {
         memory.keep_from_children(true);
         let region = Arc::new(RegisteredRegion::new(Arc::new(memory), stride, bytes));
         arenas.add(&region);
-        let shared = Shared {
+        let shared = ArenaShared {
             region,
             layout,
             arenas: Arc::clone(arenas),
@@ -272,7 +272,7 @@ impl Arena {
     }
 }
 
-impl Shared {
+impl ArenaShared {
     fn free_list(&self) -> MutexGuard<'_, FreeList> {
         // Only a failed allocation can panic while the lock is held, and the list is consistent then.
         self.free_list
@@ -287,7 +287,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ArenaShared {
     fn drop(&mut self) {
         // No lease is left, so no operation refers to the memory.
         self.arenas.remove(&self.region);
@@ -425,7 +425,7 @@ pub struct ArenaBuf {
     // Both have 32 bits, so that an operation on a slice of a lease fits its slot.
     len: u32,
     index: u32,
-    shared: Arc<Shared>,
+    shared: Arc<ArenaShared>,
 }
 
 // SAFETY: Owned: like a Box, the lease is the only access to these bytes.

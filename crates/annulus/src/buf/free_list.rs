@@ -30,11 +30,11 @@ pub(super) struct FreeList {
 struct Waiter {
     before: u32,
     after: u32,
-    state: State,
+    state: WaiterState,
 }
 
 #[derive(Debug)]
-enum State {
+enum WaiterState {
     Waiting(Waker),
     /// The waiter has received this buffer, and has not collected it yet.
     Granted(u32),
@@ -78,9 +78,9 @@ impl FreeList {
             self.free.push(buffer);
             return None;
         };
-        match std::mem::replace(&mut waiter.state, State::Granted(buffer)) {
-            State::Waiting(waker) => Some(waker),
-            State::Granted(_) | State::Gone => None,
+        match std::mem::replace(&mut waiter.state, WaiterState::Granted(buffer)) {
+            WaiterState::Waiting(waker) => Some(waker),
+            WaiterState::Granted(_) | WaiterState::Gone => None,
         }
     }
 
@@ -89,7 +89,7 @@ impl FreeList {
         let waiter = Waiter {
             before: self.last,
             after: NONE,
-            state: State::Waiting(waker),
+            state: WaiterState::Waiting(waker),
         };
         let index = match self.vacant.pop() {
             Some(index) => {
@@ -114,10 +114,10 @@ impl FreeList {
     /// Returns the buffer that the waiter has received. The index is free afterwards.
     pub(super) fn collect(&mut self, index: u32) -> Option<u32> {
         let waiter = self.waiters.get_mut(index as usize)?;
-        let State::Granted(buffer) = waiter.state else {
+        let WaiterState::Granted(buffer) = waiter.state else {
             return None;
         };
-        waiter.state = State::Gone;
+        waiter.state = WaiterState::Gone;
         self.vacant.push(index);
         Some(buffer)
     }
@@ -126,7 +126,7 @@ impl FreeList {
     pub(super) fn wakes(&self, index: u32, waker: &Waker) -> bool {
         let waiter = self.waiters.get(index as usize);
         waiter.is_some_and(
-            |waiter| matches!(&waiter.state, State::Waiting(known) if known.will_wake(waker)),
+            |waiter| matches!(&waiter.state, WaiterState::Waiting(known) if known.will_wake(waker)),
         )
     }
 
@@ -137,7 +137,7 @@ impl FreeList {
             .get_mut(index as usize)
             .map(|one| &mut one.state)
         {
-            Some(State::Waiting(known)) => Some(std::mem::replace(known, waker)),
+            Some(WaiterState::Waiting(known)) => Some(std::mem::replace(known, waker)),
             _ => Some(waker),
         }
     }
@@ -153,11 +153,11 @@ impl FreeList {
         let Some(waiter) = self.waiters.get_mut(index as usize) else {
             return (None, None);
         };
-        let state = std::mem::replace(&mut waiter.state, State::Gone);
+        let state = std::mem::replace(&mut waiter.state, WaiterState::Gone);
         self.vacant.push(index);
         match state {
-            State::Waiting(waker) => (Some(waker), None),
-            State::Granted(_) | State::Gone => (None, None),
+            WaiterState::Waiting(waker) => (Some(waker), None),
+            WaiterState::Granted(_) | WaiterState::Gone => (None, None),
         }
     }
 

@@ -85,13 +85,13 @@ const GROUP: u16 = 0;
 
 thread_local! {
     /// The group of the core that runs on this thread.
-    static HOME: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+    static HOME: Cell<*const GroupShared> = const { Cell::new(std::ptr::null()) };
 }
 
 /// The core's handle to the group.
-pub(crate) struct Group(NonNull<Shared>);
+pub(crate) struct Group(NonNull<GroupShared>);
 
-struct Shared {
+struct GroupShared {
     /// The process that created the group. A forked child has neither the memory nor the ring of buffers.
     process: u64,
     memory: Mapping,
@@ -148,7 +148,7 @@ impl Group {
             None => None,
         };
         let layout = GroupLayout { mode, ..layout };
-        let shared = Box::new(Shared {
+        let shared = Box::new(GroupShared {
             process: forked::process(),
             memory,
             layout,
@@ -170,7 +170,7 @@ impl Group {
         Ok(group)
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &GroupShared {
         // SAFETY: Owned: freed by `end`, which consumes the group, or by the last chunk after it.
         unsafe { self.0.as_ref() }
     }
@@ -340,7 +340,7 @@ impl Group {
     }
 }
 
-impl Shared {
+impl GroupShared {
     fn lock(&self) -> std::sync::MutexGuard<'_, Away> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -429,7 +429,10 @@ pub struct Chunk {
 #[derive(Clone, Copy)]
 enum Memory {
     /// Buffer `id` of a group, to which it is returned.
-    Group { id: u16, group: NonNull<Shared> },
+    Group {
+        id: u16,
+        group: NonNull<GroupShared>,
+    },
     /// A box of `bytes` bytes, which the chunk frees.
     Own { bytes: usize },
 }

@@ -54,19 +54,19 @@ pub(crate) struct Config {
 
 /// The driver handle and the threads behind it.
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
+struct PoolShared {
     handle: DriverHandle,
     inside: Arc<Inside>,
     config: Config,
 }
 
-/// The part of `Shared` that the handle holds to wake the threads.
+/// The part of `PoolShared` that the handle holds to wake the threads.
 #[derive(Default)]
 struct Inside {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Signals new work, or the end of the pool.
     work: Condvar,
     /// Signals a new deadline to the timer thread.
@@ -76,7 +76,7 @@ struct Inside {
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     queue: Queue,
     threads: usize,
     /// Threads that have been started but have not looked for work yet.
@@ -94,7 +94,7 @@ struct State {
 }
 
 // SAFETY: Held: the slots that it points to belong to the handle; the thread that holds the lock is the driver.
-unsafe impl Send for State {}
+unsafe impl Send for PoolState {}
 
 impl Wake for Arc<Inside> {
     fn wake(&self, why: Why) {
@@ -126,7 +126,7 @@ impl Pool {
         let inside = Arc::new(Inside::default());
         let handle = DriverHandle::new(Box::new(Arc::clone(&inside)));
         handle.counters.set_kind(SourceKind::Threads);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             handle,
             inside,
             config,
@@ -162,8 +162,8 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
-    fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+impl PoolShared {
+    fn start_thread(self: &Arc<Self>, state: &mut PoolState) -> io::Result<()> {
         let shared = Arc::clone(self);
         thread::Builder::new()
             .name("annulus-block".to_owned())
@@ -173,7 +173,7 @@ impl Shared {
         Ok(())
     }
 
-    fn start_clock(self: &Arc<Self>, state: &mut State) {
+    fn start_clock(self: &Arc<Self>, state: &mut PoolState) {
         let shared = Arc::clone(self);
         let thread = thread::Builder::new()
             .name("annulus-clock".to_owned())
@@ -235,7 +235,10 @@ impl Shared {
     }
 
     /// Waits for work. Returns `false` if there was none for so long that the thread may end.
-    fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+    fn idle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, PoolState>,
+    ) -> (MutexGuard<'a, PoolState>, bool) {
         if !self.handle.may_sleep() {
             return (state, true);
         }
@@ -250,7 +253,7 @@ impl Shared {
 
     /// Makes sure that another thread handles waiting operations and the next submission. Called before this thread
     /// runs an operation.
-    fn call_others(self: &Arc<Self>, state: &mut State) {
+    fn call_others(self: &Arc<Self>, state: &mut PoolState) {
         if state.idle == 0 {
             self.call_one_more(state);
         } else if !state.queue.pending.is_empty() || !self.handle.may_sleep() {
@@ -260,7 +263,7 @@ impl Shared {
 
     /// Starts a thread if none is idle. If the limit is reached, submissions wait until a thread has finished; the
     /// timer thread looks for those with a deadline (`wake_for_deadline`).
-    fn call_one_more(self: &Arc<Self>, state: &mut State) {
+    fn call_one_more(self: &Arc<Self>, state: &mut PoolState) {
         if state.closed || state.coming > 0 {
             return;
         }
@@ -271,7 +274,7 @@ impl Shared {
     }
 
     /// Takes the submitted operations.
-    fn take_in(self: &Arc<Self>, state: &mut State, done: &mut Done) {
+    fn take_in(self: &Arc<Self>, state: &mut PoolState, done: &mut Done) {
         let inbox = if state.closed {
             self.handle.inbox.close()
         } else {
@@ -285,7 +288,7 @@ impl Shared {
         }
     }
 
-    fn cancel_abandoned(&self, state: &mut State, slot: NonNull<Slot>, done: &mut Done) {
+    fn cancel_abandoned(&self, state: &mut PoolState, slot: NonNull<Slot>, done: &mut Done) {
         // SAFETY: Lent: an abandoned operation on the cancel list is not freed before `unqueue`.
         let slot = unsafe { slot.as_ref() };
         // A running system call cannot be interrupted.
@@ -294,7 +297,7 @@ impl Shared {
 
     /// Closes the list of cancel requests of a closed pool, if every operation is finished. A thread that drops a
     /// future afterwards disposes of the operation itself.
-    fn close_cancels(&self, state: &mut State, done: &mut Done) {
+    fn close_cancels(&self, state: &mut PoolState, done: &mut Done) {
         if state.in_flight == 0 {
             for link in self.handle.cancels.close() {
                 self.cancel_abandoned(state, Slot::of_cancel(link), done);
@@ -302,7 +305,7 @@ impl Shared {
         }
     }
 
-    fn accept(self: &Arc<Self>, state: &mut State, chain: NonNull<Slot>) {
+    fn accept(self: &Arc<Self>, state: &mut PoolState, chain: NonNull<Slot>) {
         if state.queue.accept(chain) {
             if !state.clock_runs {
                 self.start_clock(state);
@@ -312,7 +315,7 @@ impl Shared {
     }
 
     /// Takes the next operation if the limits allow it to run.
-    fn next(&self, state: &mut State) -> Option<NonNull<Slot>> {
+    fn next(&self, state: &mut PoolState) -> Option<NonNull<Slot>> {
         let next = state.queue.pending.peek()?;
         // SAFETY: Lent: waiting slots are the driver's.
         let bytes = u64::from(unsafe { next.as_ref().driver() }.bytes);
@@ -333,7 +336,7 @@ impl Shared {
         Some(slot)
     }
 
-    fn complete(&self, state: &mut State, slot: NonNull<Slot>, res: i32, done: &mut Done) {
+    fn complete(&self, state: &mut PoolState, slot: NonNull<Slot>, res: i32, done: &mut Done) {
         // SAFETY: Lent: taken by this thread and not finished.
         let slot = unsafe { slot.as_ref() };
         // SAFETY: Lent: taken by this thread and not finished.
@@ -380,7 +383,7 @@ impl Shared {
         self.inside.ended.notify_all();
     }
 
-    fn expire(&self, state: &mut State, now_ns: u64, done: &mut Done) {
+    fn expire(&self, state: &mut PoolState, now_ns: u64, done: &mut Done) {
         // A running system call cannot be stopped: the future returns, and the memory stays with the driver.
         (state.queue).expire(&self.handle, now_ns, done, |slot, done| {
             if let Some(wake) = slot.lifecycle.expire() {
@@ -425,7 +428,7 @@ impl Shared {
         while state.in_flight > 0 || state.threads > serving || state.clock_runs && !keeping {
             let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
             if left.is_zero() {
-                // The threads hold `Shared`, and with it everything they use, until they end.
+                // The threads hold `PoolShared`, and with it everything they use, until they end.
                 if !std::mem::replace(&mut state.is_leaked, true) {
                     let leaked = u64::from(state.in_flight);
                     self.handle.counters.leaked().add(leaked);
@@ -466,6 +469,6 @@ fn run(slot: NonNull<Slot>, counters: &Counters) -> i32 {
 }
 
 /// Locks the state. Only foreign drops can panic while the lock is held, and they leave the state consistent.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<PoolState>) -> MutexGuard<'_, PoolState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use super::finish;
 use super::sleeper::Sleeper;
 use super::slot::{CancelLink, Slot};
 use super::stack::{Pushed, Stack};
-use super::table::Table;
+use super::table::SlotTable;
 use super::threadless_state::ThreadlessState;
 use crate::buf::{Arenas, Follow};
 use crate::metrics::{Counters, SourceKind};
@@ -60,7 +60,7 @@ enum Notifier {
 
 /// The callers' side of a driver.
 pub(crate) struct DriverHandle {
-    pub(crate) table: Table,
+    pub(crate) table: SlotTable,
     /// The heads of chains of slots, in the order of their submission.
     pub(crate) inbox: Stack<Slot>,
     pub(crate) cancels: Stack<CancelLink>,
@@ -92,7 +92,7 @@ impl DriverHandle {
 
     fn notified_by(notifier: Notifier, kind: SourceKind) -> DriverHandle {
         DriverHandle {
-            table: Table::new(),
+            table: SlotTable::new(),
             inbox: Stack::new(),
             cancels: Stack::new(),
             sleeper: Sleeper::new(),

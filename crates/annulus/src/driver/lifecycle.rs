@@ -20,7 +20,7 @@
 
 use std::task::Waker;
 
-use crate::sync::{AtomicU32, Mutation, Ordering, Shared, broken};
+use crate::sync::{AtomicU32, ExclusiveCell, Mutation, Ordering, broken};
 
 const WAKER: u32 = 1;
 const DONE: u32 = 1 << 1;
@@ -34,7 +34,7 @@ const EXPIRED: u32 = 1 << 6;
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     bits: AtomicU32,
-    waker: Shared<Option<Waker>>,
+    waker: ExclusiveCell<Option<Waker>>,
 }
 
 /// The state that a future observes.
@@ -74,7 +74,7 @@ impl Lifecycle {
     pub(crate) fn new() -> Lifecycle {
         Lifecycle {
             bits: AtomicU32::new(0),
-            waker: Shared::new(None),
+            waker: ExclusiveCell::new(None),
         }
     }
 

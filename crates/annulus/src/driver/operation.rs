@@ -46,7 +46,7 @@ use crate::sys::errno::ETIMEDOUT;
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Operation<'a, T: Returns, A = <T as Returns>::Output> {
     submitter: &'a Submitter,
-    state: State<'a, T>,
+    state: OperationState<'a, T>,
     time: Time,
     /// The time at which the task yielded instead of starting the operation, ns; 0 if it did not.
     yielded_ns: u64,
@@ -63,7 +63,7 @@ enum Time {
     Until(u64),
 }
 
-enum State<'a, T: Returns> {
+enum OperationState<'a, T: Returns> {
     /// Completed without being submitted.
     Ready(T::Output),
     Fresh(T),
@@ -85,7 +85,7 @@ impl<'a, T: FileOp> Operation<'a, T> {
     pub(crate) fn new(submitter: &'a Submitter, op: T) -> Operation<'a, T> {
         Operation {
             submitter,
-            state: State::Fresh(op),
+            state: OperationState::Fresh(op),
             time: Time::Unlimited,
             yielded_ns: 0,
             map: |output, _| output,
@@ -96,7 +96,7 @@ impl<'a, T: FileOp> Operation<'a, T> {
     pub(crate) fn ready(submitter: &'a Submitter, output: T::Output) -> Operation<'a, T> {
         Operation {
             submitter,
-            state: State::Ready(output),
+            state: OperationState::Ready(output),
             time: Time::Unlimited,
             yielded_ns: 0,
             map: |output, _| output,
@@ -106,7 +106,7 @@ impl<'a, T: FileOp> Operation<'a, T> {
     /// Returns the operation with its result converted by `map`.
     pub(crate) fn map<A>(self, map: fn(T::Output, &'a Submitter) -> A) -> Operation<'a, T, A> {
         let mut this = self;
-        let state = std::mem::replace(&mut this.state, State::Over);
+        let state = std::mem::replace(&mut this.state, OperationState::Over);
         Operation {
             submitter: this.submitter,
             state,
@@ -144,14 +144,14 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.time = Time::Within(match &mut self.state {
-            State::Fresh(op) => op.limit(timeout),
+            OperationState::Fresh(op) => op.limit(timeout),
             _ => timeout,
         });
         self
     }
 
     fn finish(&mut self, output: T::Output) -> Poll<A> {
-        self.state = State::Over;
+        self.state = OperationState::Over;
         Poll::Ready((self.map)(output, self.submitter))
     }
 
@@ -167,7 +167,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
         } else if op.has_sync_path() {
             coop_budget::reset();
             self.yielded_ns = self.submitter.now_ns();
-            self.state = State::Fresh(op);
+            self.state = OperationState::Fresh(op);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -227,7 +227,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
             if deadline_ns != 0 {
                 handle.wake_for_deadline();
             }
-            self.state = State::InFlight(NonNull::from(slot), handle);
+            self.state = OperationState::InFlight(NonNull::from(slot), handle);
             return Ok(Poll::Pending);
         }
         // SAFETY: Once: not submitted, so it still belongs to this future, with the op just stored.
@@ -251,7 +251,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
             PollResult::Done => Some(unsafe { slot.take::<T>() }),
             PollResult::Expired => None,
         };
-        self.state = State::Over;
+        self.state = OperationState::Over;
         if slot.lifecycle.take() {
             // SAFETY: Once: the driver has released it, and this future will not touch it again.
             unsafe { handle.table.free(slot) };
@@ -280,14 +280,14 @@ impl<T: FileOp, A> Future for Operation<'_, T, A> {
     type Output = A;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<A> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Ready(output) => self.finish(output),
-            State::Fresh(op) => self.start(op, context),
-            State::InFlight(slot, handle) => {
-                self.state = State::InFlight(slot, handle);
+        match std::mem::replace(&mut self.state, OperationState::Over) {
+            OperationState::Ready(output) => self.finish(output),
+            OperationState::Fresh(op) => self.start(op, context),
+            OperationState::InFlight(slot, handle) => {
+                self.state = OperationState::InFlight(slot, handle);
                 self.watch(slot, handle, context)
             }
-            State::Over => panic!("an Operation was polled after it had completed"),
+            OperationState::Over => panic!("an Operation was polled after it had completed"),
         }
     }
 }
@@ -315,7 +315,7 @@ impl<T: Returns, A> Operation<'_, T, A> {
 impl<T: Returns, A> Drop for Operation<'_, T, A> {
     #[inline]
     fn drop(&mut self) {
-        if let State::InFlight(slot, handle) = self.state {
+        if let OperationState::InFlight(slot, handle) = self.state {
             Self::abandon(slot, handle);
         }
     }
@@ -324,10 +324,10 @@ impl<T: Returns, A> Drop for Operation<'_, T, A> {
 impl<T: FileOp, A> fmt::Debug for Operation<'_, T, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Fresh(_) => "not submitted",
-            State::Ready(_) => "completed, result not taken",
-            State::InFlight(..) => "in flight",
-            State::Over => "completed",
+            OperationState::Fresh(_) => "not submitted",
+            OperationState::Ready(_) => "completed, result not taken",
+            OperationState::InFlight(..) => "in flight",
+            OperationState::Over => "completed",
         };
         write!(f, "Operation({}, {state})", T::INFO.name)
     }

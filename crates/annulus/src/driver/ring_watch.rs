@@ -31,13 +31,13 @@ struct WatchedRing {
     executor: u64,
 }
 
-struct State {
+struct WatchedRings {
     rings: Vec<WatchedRing>,
     thread: Option<Thread>,
     process: u64,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Mutex<WatchedRings> = Mutex::new(WatchedRings {
     rings: Vec::new(),
     thread: None,
     process: 0,
@@ -47,7 +47,7 @@ static SUBMITTED: AtomicBool = AtomicBool::new(false);
 /// True if the thread sleeps until the next submission, or is about to.
 static ASLEEP: AtomicBool = AtomicBool::new(false);
 
-fn lock() -> Option<MutexGuard<'static, State>> {
+fn lock() -> Option<MutexGuard<'static, WatchedRings>> {
     (0..LOCK_ATTEMPTS).find_map(|_| match STATE.try_lock() {
         Ok(state) => Some(state),
         Err(std::sync::TryLockError::Poisoned(state)) => Some(state.into_inner()),
@@ -66,7 +66,7 @@ pub(super) fn add(
 ) {
     let Some(mut state) = lock() else { return };
     if state.process != forked::process() {
-        *state = State {
+        *state = WatchedRings {
             rings: Vec::new(),
             thread: None,
             process: forked::process(),

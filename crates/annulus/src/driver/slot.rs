@@ -6,7 +6,7 @@
 //!
 //! Access rules:
 //!
-//! 1. A free slot belongs to the table; `Table::take` gives it to one caller, which fills it.
+//! 1. A free slot belongs to the table; `SlotTable::take` gives it to one caller, which fills it.
 //! 2. From submission on, everything except `lifecycle` belongs to the driver (`DriverSide`, the payload). A thread
 //!    that runs an operation accesses its payload, its functions and `refusals`, and nothing else.
 //! 3. `lifecycle` determines when the result and the payload go to the future, and which side frees the slot.
@@ -24,7 +24,7 @@ use super::payload::{self, OpFunctions, PANICKED};
 use super::stack::Linked;
 use crate::metrics::OperationNumber;
 use crate::op::{FileOp, Nop, OpInfo, Refusals, Resume};
-use crate::sync::{AtomicPtr, AtomicU32, Ordering::Relaxed, Shared};
+use crate::sync::{AtomicPtr, AtomicU32, ExclusiveCell, Ordering::Relaxed};
 use crate::sys::sqe::Sqe;
 
 /// The number of bytes of an op that are stored in the slot itself. A larger op is boxed; none of the library's own is,
@@ -34,7 +34,7 @@ const INLINE_BYTES: usize = 128;
 /// The top bit of a token is free for the driver: it marks the CQE of a cancel.
 const GENERATION_MASK: u32 = u32::MAX >> 1;
 
-type Payload = Shared<MaybeUninit<[u64; INLINE_BYTES / 8]>>;
+type Payload = ExclusiveCell<MaybeUninit<[u64; INLINE_BYTES / 8]>>;
 
 /// The memory of one operation.
 #[repr(C, align(64))]
@@ -47,15 +47,15 @@ pub(crate) struct Slot {
     /// The link of the table's free list.
     pub(super) free_next: AtomicU32,
     /// The thread that runs the op counts.
-    refusals: Shared<Refusals>,
+    refusals: ExclusiveCell<Refusals>,
     /// The link of the submission list, later of the group's list of completed slots.
     next: AtomicPtr<Slot>,
     /// The link of the list of cancel requests; a separate type, because it is a second link.
     cancel: CancelLink,
-    driver: Shared<DriverSide>,
+    driver: ExclusiveCell<DriverSide>,
     /// The functions of the op in the payload. Separate from the rest, so that they can be called while a `DriverSide`
     /// is borrowed.
-    vtable: Shared<&'static Vtable>,
+    vtable: ExclusiveCell<&'static Vtable>,
     payload: Payload,
 }
 
@@ -133,11 +133,11 @@ impl Slot {
             generation: AtomicU32::new(0),
             index,
             free_next: AtomicU32::new(0),
-            refusals: Shared::new(Refusals::default()),
+            refusals: ExclusiveCell::new(Refusals::default()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             cancel: CancelLink(AtomicPtr::new(std::ptr::null_mut())),
-            vtable: Shared::new(&EMPTY),
-            driver: Shared::new(DriverSide {
+            vtable: ExclusiveCell::new(&EMPTY),
+            driver: ExclusiveCell::new(DriverSide {
                 chain: None,
                 group: None,
                 group_key: 0,
@@ -150,7 +150,7 @@ impl Slot {
                 timed_out: false,
                 resubmitted_after_exit: false,
             }),
-            payload: Shared::new(MaybeUninit::uninit()),
+            payload: ExclusiveCell::new(MaybeUninit::uninit()),
         }
     }
 

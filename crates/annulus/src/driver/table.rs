@@ -30,7 +30,7 @@ const CHUNKS: usize = 13;
 /// "No slot" in the free list.
 const NONE: u32 = u32::MAX;
 
-pub(crate) struct Table {
+pub(crate) struct SlotTable {
     chunks: [AtomicPtr<Slot>; CHUNKS],
     /// Low half: index of the first free slot. High half: the tag.
     free: AtomicU64,
@@ -38,9 +38,9 @@ pub(crate) struct Table {
     growing: Mutex<usize>,
 }
 
-impl Table {
-    pub(crate) fn new() -> Table {
-        Table {
+impl SlotTable {
+    pub(crate) fn new() -> SlotTable {
+        SlotTable {
             chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             free: AtomicU64::new(u64::from(NONE)),
             growing: Mutex::new(0),
@@ -170,7 +170,7 @@ fn locate(index: u32) -> Option<(usize, usize, u32)> {
     Some((chunk, index.checked_sub(first)? as usize, count))
 }
 
-impl Drop for Table {
+impl Drop for SlotTable {
     fn drop(&mut self) {
         // Drained: the owner of the table makes sure that no slot is in use (or has leaked it).
         for (chunk, base) in self.chunks.iter().enumerate() {
@@ -204,12 +204,12 @@ mod tests {
             expected = first + count;
         }
         assert_eq!(expected, FIRST_CHUNK << (CHUNKS - 1));
-        assert!(Table::new().at(expected).is_none());
+        assert!(SlotTable::new().at(expected).is_none());
     }
 
     #[test]
     fn a_slot_freed_and_taken_again_has_a_new_token() {
-        let table = Table::new();
+        let table = SlotTable::new();
         let slot = table.take().unwrap();
         let (at, token) = (ptr::from_ref(slot), slot.token());
         // SAFETY: Once. Just taken, never filled.
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_full_table_returns_no_slot() {
-        let table = Table::new();
+        let table = SlotTable::new();
         let taken: Vec<_> = std::iter::from_fn(|| table.take()).take(1 << 11).collect();
         assert_eq!(taken.len(), 1 << 11);
         let mut tokens: Vec<_> = taken.iter().map(|slot| slot.index()).collect();

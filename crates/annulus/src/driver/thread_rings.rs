@@ -160,7 +160,7 @@ impl fmt::Debug for ThreadRing {
 }
 
 /// A ring of a thread.
-struct Entry {
+struct ExecutorRing {
     engine: u64,
     /// The number of the executor.
     executor: u64,
@@ -171,7 +171,7 @@ struct Entry {
     retry: Cell<Option<u32>>,
 }
 
-impl Entry {
+impl ExecutorRing {
     #[inline]
     fn is_over(&self) -> bool {
         match &self.ring {
@@ -224,7 +224,7 @@ impl Drop for Batches {
 }
 
 /// All rings of a thread. When the thread ends, they are drained.
-struct ThreadRings(RefCell<Vec<Entry>>);
+struct ThreadRings(RefCell<Vec<ExecutorRing>>);
 
 impl Drop for ThreadRings {
     fn drop(&mut self) {
@@ -289,13 +289,13 @@ fn find_or_make<'a>(
 
 /// Looks a ring up, and begins a batch if that pays. `Some(None)` if the ring could not be created.
 fn find(
-    rings: &RefCell<Vec<Entry>>,
+    rings: &RefCell<Vec<ExecutorRing>>,
     ring_executor: &dyn RingExecutor,
     engine: u64,
     executor: u64,
 ) -> Option<Option<usize>> {
     let mut entries = rings.try_borrow().ok()?;
-    if entries.iter().any(Entry::is_over) {
+    if entries.iter().any(ExecutorRing::is_over) {
         drop(entries);
         remove_ended(rings)?;
         entries = rings.try_borrow().ok()?;
@@ -319,7 +319,7 @@ fn find(
 }
 
 #[cold]
-fn remove_ended(rings: &RefCell<Vec<Entry>>) -> Option<()> {
+fn remove_ended(rings: &RefCell<Vec<ExecutorRing>>) -> Option<()> {
     let mut entries = rings.try_borrow_mut().ok()?;
     let ended: Vec<_> = (entries.extract_if(.., |entry| entry.is_over())).collect();
     drop(entries);
@@ -368,7 +368,7 @@ fn make(
         }
     };
     let index = ring.as_ref().map(|ring| ring.index);
-    let entry = Entry {
+    let entry = ExecutorRing {
         engine: submitter.number(),
         executor,
         ring,

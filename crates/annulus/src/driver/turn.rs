@@ -19,7 +19,7 @@
 
 use std::sync::PoisonError;
 
-use crate::sync::{AtomicU32, Condvar, Mutation, Mutex, Ordering, Shared, broken};
+use crate::sync::{AtomicU32, Condvar, ExclusiveCell, Mutation, Mutex, Ordering, broken};
 
 const HELD: u32 = 1;
 const AGAIN: u32 = 1 << 1;
@@ -36,7 +36,7 @@ const WATCHED: u32 = 1 << 7;
 /// A value that one thread at a time may use, and the word that decides which.
 pub(super) struct Turn<T> {
     bits: AtomicU32,
-    value: Shared<T>,
+    value: ExclusiveCell<T>,
     ended: (Mutex<()>, Condvar),
 }
 
@@ -79,7 +79,7 @@ impl<T> Turn<T> {
     pub(super) fn new(value: T) -> Turn<T> {
         Turn {
             bits: AtomicU32::new(0),
-            value: Shared::new(value),
+            value: ExclusiveCell::new(value),
             ended: (Mutex::new(()), Condvar::new()),
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::buf::BouncePool;
-use crate::op::Target;
+use crate::op::ReadMemory;
 use crate::sys::call;
 use crate::sys::mount::Identity;
 
@@ -46,10 +46,10 @@ impl Direct {
         bytes: usize,
         offset: u64,
         pool: &Arc<BouncePool>,
-    ) -> io::Result<Target> {
+    ) -> io::Result<ReadMemory> {
         let align_bytes = self.offset_bytes;
         if self.is_aligned(address, bytes, offset) {
-            return Ok(Target::Buf { align_bytes });
+            return Ok(ReadMemory::Buf { align_bytes });
         }
         // Less than `align_bytes`, which has 32 bits.
         let skip = u32::try_from(offset % u64::from(align_bytes)).unwrap_or(0);
@@ -57,7 +57,7 @@ impl Direct {
             .checked_add(skip as usize)
             .and_then(|bytes| bytes.checked_next_multiple_of(align_bytes as usize))
             .ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Target::Bounce {
+        Ok(ReadMemory::Bounce {
             bounce: pool.take(rounded)?,
             skip,
             align_bytes,

@@ -55,8 +55,8 @@ use crate::fd::Fd;
 use crate::narrow::to_usize;
 use crate::op::{
     Advise, Allocate, At, Close, CopyRange, FAST_PATH_BYTES_MAX, Fsync, GetXattr, Link, ListXattrs,
-    OpenedFd, ReadAt, ReadVectoredAt, RemoveXattr, SetPermissions, SetTimes, SetXattr, StatAt,
-    SyncRange, Target, Truncate, Until, WriteAt, WriteVectoredAt,
+    OpenedFd, ReadAt, ReadMemory, ReadVectoredAt, RemoveXattr, SetPermissions, SetTimes, SetXattr,
+    StatAt, SyncRange, Truncate, Until, WriteAt, WriteVectoredAt,
 };
 use crate::sys::call::{AT_FDCWD, O_DIRECT, borrow_fd};
 use crate::sys::mount::{self, Identity};
@@ -291,9 +291,9 @@ impl File {
 
     /// Returns where the kernel puts the bytes of a read into memory at `address`.
     #[inline]
-    fn target(&self, address: usize, bytes: usize, offset: u64) -> io::Result<Target> {
+    fn target(&self, address: usize, bytes: usize, offset: u64) -> io::Result<ReadMemory> {
         match self.direct {
-            None => Ok(Target::Buf { align_bytes: 1 }),
+            None => Ok(ReadMemory::Buf { align_bytes: 1 }),
             Some(direct) => direct.target(address, bytes, offset, &self.submitter.bounces),
         }
     }

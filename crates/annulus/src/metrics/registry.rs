@@ -32,12 +32,12 @@ static NOWHERE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 struct Registry {
     /// The process that owns it. A forked child has a copy of its parent's.
     process: u64,
-    entries: Vec<Entry>,
+    entries: Vec<RegistryEntry>,
     ended: Option<Arc<Record>>,
     file: Option<Shares>,
 }
 
-struct Entry {
+struct RegistryEntry {
     record: Arc<Record>,
     /// The position in the file, if the record is part of it.
     position: Option<usize>,
@@ -103,7 +103,7 @@ pub(super) fn add(kind: SourceKind) -> Arc<Record> {
     };
     let record = Arc::new(record);
     record[record::KIND].store(record::kind_number(kind), Ordering::Release);
-    registry.entries.push(Entry {
+    registry.entries.push(RegistryEntry {
         record: Arc::clone(&record),
         position,
     });
@@ -113,11 +113,11 @@ pub(super) fn add(kind: SourceKind) -> Arc<Record> {
 /// Moves the counts of `record` to the ended source.
 pub(super) fn end(record: &Arc<Record>) {
     let Some(mut registry) = lock() else { return };
-    let is_it = |entry: &Entry| Arc::ptr_eq(&entry.record, record);
+    let is_it = |entry: &RegistryEntry| Arc::ptr_eq(&entry.record, record);
     let Some(nth) = registry.entries.iter().position(is_it) else {
         return;
     };
-    let Entry { position, .. } = registry.entries.swap_remove(nth);
+    let RegistryEntry { position, .. } = registry.entries.swap_remove(nth);
     let Registry { ended, file, .. } = &mut *registry;
     let ended = ended.get_or_insert_with(|| {
         let ended = Arc::new(Record::own(&NOWHERE));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::driver::core::{Claim, Core, Share};
 use crate::fd::Socket;
-use crate::sys::net::{self, Address, Kind};
+use crate::sys::net::{self, Address, SocketKind};
 use crate::sys::option;
 
 /// Default backlog. The kernel's limit (`net.core.somaxconn`) is lower.
@@ -167,7 +167,11 @@ pub(super) fn listen(
     options: &ListenOptions,
 ) -> io::Result<(Rc<Socket>, Option<Claim>)> {
     let name = net::internet(address);
-    let socket = core.socket(net::socket(&name, Kind::Stream, core.wants_nonblocking())?);
+    let socket = core.socket(net::socket(
+        &name,
+        SocketKind::Stream,
+        core.wants_nonblocking(),
+    )?);
     option::set_reuse_address(socket.raw(), options.reuse_address)?;
     let begin = |socket: &Socket, name: &Address| {
         net::bind(socket.raw(), name)?;
@@ -178,7 +182,7 @@ pub(super) fn listen(
         begin(&socket, &name)?;
         return Ok((socket, None));
     }
-    let claim = bind_shared(core, &socket, address, Kind::Stream, || {
+    let claim = bind_shared(core, &socket, address, SocketKind::Stream, || {
         begin(&socket, &name)
     })?;
     Ok((socket, claim))
@@ -189,7 +193,7 @@ pub(super) fn bind_shared(
     core: &Core,
     socket: &Socket,
     address: SocketAddr,
-    kind: Kind,
+    kind: SocketKind,
     begin: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<Option<Claim>> {
     core.claim(kind, address, |share| {

@@ -34,81 +34,81 @@ pub trait ToSocketAddrs: sealed::Sealed {}
 impl<T: sealed::Sealed + ?Sized> ToSocketAddrs for T {}
 
 /// Addresses, or a host name to resolve.
-pub enum Target {
+pub enum AddressTarget {
     One(SocketAddr),
     Several(Vec<SocketAddr>),
     Name { host: String, port: Option<u16> },
 }
 
 mod sealed {
-    /// Prevents other implementations, so that [`Target`](super::Target) may change.
+    /// Prevents other implementations, so that [`AddressTarget`](super::AddressTarget) may change.
     pub trait Sealed {
         #[doc(hidden)]
-        fn target(&self) -> super::Target;
+        fn target(&self) -> super::AddressTarget;
     }
 }
 
 use sealed::Sealed;
 
 impl Sealed for SocketAddr {
-    fn target(&self) -> Target {
-        Target::One(*self)
+    fn target(&self) -> AddressTarget {
+        AddressTarget::One(*self)
     }
 }
 
 impl Sealed for SocketAddrV4 {
-    fn target(&self) -> Target {
-        Target::One((*self).into())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::One((*self).into())
     }
 }
 
 impl Sealed for SocketAddrV6 {
-    fn target(&self) -> Target {
-        Target::One((*self).into())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::One((*self).into())
     }
 }
 
 impl Sealed for (IpAddr, u16) {
-    fn target(&self) -> Target {
-        Target::One((*self).into())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::One((*self).into())
     }
 }
 
 impl Sealed for (Ipv4Addr, u16) {
-    fn target(&self) -> Target {
-        Target::One((*self).into())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::One((*self).into())
     }
 }
 
 impl Sealed for (Ipv6Addr, u16) {
-    fn target(&self) -> Target {
-        Target::One((*self).into())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::One((*self).into())
     }
 }
 
 impl Sealed for [SocketAddr] {
-    fn target(&self) -> Target {
-        Target::Several(self.to_vec())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::Several(self.to_vec())
     }
 }
 
 impl<const N: usize> Sealed for [SocketAddr; N] {
-    fn target(&self) -> Target {
-        Target::Several(self.to_vec())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::Several(self.to_vec())
     }
 }
 
 impl Sealed for Vec<SocketAddr> {
-    fn target(&self) -> Target {
-        Target::Several(self.clone())
+    fn target(&self) -> AddressTarget {
+        AddressTarget::Several(self.clone())
     }
 }
 
 impl Sealed for str {
-    fn target(&self) -> Target {
+    fn target(&self) -> AddressTarget {
         match self.parse() {
-            Ok(address) => Target::One(address),
-            Err(_) => Target::Name {
+            Ok(address) => AddressTarget::One(address),
+            Err(_) => AddressTarget::Name {
                 host: self.to_owned(),
                 port: None,
             },
@@ -117,17 +117,17 @@ impl Sealed for str {
 }
 
 impl Sealed for String {
-    fn target(&self) -> Target {
+    fn target(&self) -> AddressTarget {
         self.as_str().target()
     }
 }
 
 impl Sealed for (&str, u16) {
-    fn target(&self) -> Target {
+    fn target(&self) -> AddressTarget {
         let (host, port) = *self;
         match host.parse::<IpAddr>() {
-            Ok(ip) => Target::One((ip, port).into()),
-            Err(_) => Target::Name {
+            Ok(ip) => AddressTarget::One((ip, port).into()),
+            Err(_) => AddressTarget::Name {
                 host: host.to_owned(),
                 port: Some(port),
             },
@@ -136,29 +136,29 @@ impl Sealed for (&str, u16) {
 }
 
 impl Sealed for (String, u16) {
-    fn target(&self) -> Target {
+    fn target(&self) -> AddressTarget {
         (self.0.as_str(), self.1).target()
     }
 }
 
 impl<T: Sealed + ?Sized> Sealed for &T {
-    fn target(&self) -> Target {
+    fn target(&self) -> AddressTarget {
         (**self).target()
     }
 }
 
 /// Calls `attempt` for each address of `target` in order, until one succeeds. Returns the last error if none does.
 pub(super) async fn try_each<T, F>(
-    target: Target,
+    target: AddressTarget,
     attempt: impl Fn(SocketAddr) -> F,
 ) -> io::Result<T>
 where
     F: Future<Output = io::Result<T>>,
 {
     let addresses = match target {
-        Target::One(address) => return attempt(address).await,
-        Target::Several(addresses) => addresses,
-        Target::Name { host, port } => resolve(host, port).await?,
+        AddressTarget::One(address) => return attempt(address).await,
+        AddressTarget::Several(addresses) => addresses,
+        AddressTarget::Name { host, port } => resolve(host, port).await?,
     };
     let mut last = io::Error::new(
         io::ErrorKind::InvalidInput,
@@ -212,12 +212,12 @@ fn unresolved(name: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for AddressTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::One(address) => address.fmt(f),
-            Target::Several(addresses) => addresses.fmt(f),
-            Target::Name { host, port } => write!(f, "{host:?} {port:?}"),
+            AddressTarget::One(address) => address.fmt(f),
+            AddressTarget::Several(addresses) => addresses.fmt(f),
+            AddressTarget::Name { host, port } => write!(f, "{host:?} {port:?}"),
         }
     }
 }
@@ -240,7 +240,7 @@ mod tests {
             (IpAddr::from(Ipv4Addr::LOCALHOST), 80).target(),
         ] {
             assert!(
-                matches!(target, Target::One(addresses) if addresses == address),
+                matches!(target, AddressTarget::One(addresses) if addresses == address),
                 "{target:?}"
             );
         }
@@ -250,18 +250,18 @@ mod tests {
             (Ipv6Addr::LOCALHOST, 80).target(),
         ] {
             assert!(
-                matches!(target, Target::One(addresses) if addresses == six),
+                matches!(target, AddressTarget::One(addresses) if addresses == six),
                 "{target:?}"
             );
         }
         for target in [[address, six].target(), vec![address, six].target()] {
-            let Target::Several(addresses) = target else {
+            let AddressTarget::Several(addresses) = target else {
                 panic!("{target:?}");
             };
             assert_eq!(addresses, [address, six]);
         }
         for target in ["localhost:80".target(), ("localhost", 80).target()] {
-            assert!(matches!(target, Target::Name { .. }), "{target:?}");
+            assert!(matches!(target, AddressTarget::Name { .. }), "{target:?}");
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::{QueuedSend, SendPermit, Socket};
 use crate::op::{self, Connect, SendThen};
 use crate::sys::engine_error::error_of;
-use crate::sys::net::{self, Address, Kind};
+use crate::sys::net::{self, Address, SocketKind};
 use crate::sys::on_core::OnCore;
 
 /// A connected stream. Dropping it closes it: sends that have begun go on while the peer accepts data, and receives
@@ -47,7 +47,7 @@ impl Stream {
     /// Opens a socket and connects it to `address`.
     pub(super) async fn connect(address: Address) -> io::Result<Stream> {
         let core = OnCore::from(super::core()?);
-        let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
+        let fd = net::socket(&address, SocketKind::Stream, core.wants_nonblocking())?;
         let stream = Stream::new(Rc::clone(&core), fd);
         let connect = Connect::new(Rc::clone(&stream.socket), address);
         SocketOperation::new(Rc::clone(&core), connect).await?;

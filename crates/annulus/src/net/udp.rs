@@ -19,7 +19,7 @@ use crate::fd::Socket;
 use crate::item_stream::item_stream;
 use crate::op::{Connect, ReceivedMessage};
 use crate::sys::message::INTERNET_NAME_BYTES;
-use crate::sys::net::{self, Address, Kind};
+use crate::sys::net::{self, Address, SocketKind};
 
 /// A UDP socket. It stays on its core.
 ///
@@ -80,7 +80,7 @@ impl UdpSocket {
         first(address, |address| {
             let core = super::core()?;
             let address = net::internet(address);
-            let fd = net::socket(&address, Kind::Datagram, core.wants_nonblocking())?;
+            let fd = net::socket(&address, SocketKind::Datagram, core.wants_nonblocking())?;
             let socket = core.socket(fd);
             before(SocketOptions::of(&socket))?;
             net::bind(socket.raw(), &address)?;
@@ -113,9 +113,9 @@ impl UdpSocket {
         first(address, |address| {
             let core = super::core()?;
             let name = net::internet(address);
-            let fd = net::socket(&name, Kind::Datagram, core.wants_nonblocking())?;
+            let fd = net::socket(&name, SocketKind::Datagram, core.wants_nonblocking())?;
             let socket = core.socket(fd);
-            let claim = bind_shared(&core, &socket, address, Kind::Datagram, || {
+            let claim = bind_shared(&core, &socket, address, SocketKind::Datagram, || {
                 net::bind(socket.raw(), &name)
             })?;
             let mut shared = UdpSocket::of(core, socket);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::acceptor::Acceptor;
 use super::listen::ListenOptions;
 use super::stream::Stream;
-use crate::sys::net::{self, Kind};
+use crate::sys::net::{self, SocketKind};
 use crate::sys::on_core::OnCore;
 
 /// A Unix stream listener at a path.
@@ -70,7 +70,7 @@ impl UnixListener {
     pub fn bind_with(path: impl AsRef<Path>, options: &ListenOptions) -> io::Result<UnixListener> {
         let core = super::core()?;
         let address = net::unix(path.as_ref())?;
-        let fd = net::socket(&address, Kind::Stream, core.wants_nonblocking())?;
+        let fd = net::socket(&address, SocketKind::Stream, core.wants_nonblocking())?;
         let socket = core.socket(fd);
         net::bind(socket.raw(), &address)?;
         net::listen(socket.raw(), options.backlog_of_kernel())?;
@@ -170,7 +170,7 @@ impl UnixStream {
     /// Fails with any error of `socketpair(2)`, unchanged. Fails if the calling thread is not a runtime core.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let core = super::core()?;
-        let (one, other) = net::pair(Kind::Stream, core.wants_nonblocking())?;
+        let (one, other) = net::pair(SocketKind::Stream, core.wants_nonblocking())?;
         let stream = |fd| UnixStream(Stream::new(Rc::clone(&core), fd));
         Ok((stream(one), stream(other)))
     }

@@ -11,7 +11,7 @@ use crate::driver::core::SocketOperation;
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::op::Connect;
 use crate::sys::message::UNIX_NAME_BYTES;
-use crate::sys::net::{self, Kind};
+use crate::sys::net::{self, SocketKind};
 
 /// A datagram socket within the machine. It stays on its core. Datagrams are neither lost nor reordered: a send waits
 /// until the receiver has space. Paths may be [abstract addresses](super::UnixListener).
@@ -67,7 +67,7 @@ impl UnixDatagram {
     /// Fails with `EMFILE` if descriptors have run out. Fails if the calling thread is not a runtime core.
     pub fn unbound() -> io::Result<UnixDatagram> {
         let core = super::core()?;
-        let fd = net::unix_socket(Kind::Datagram, core.wants_nonblocking())?;
+        let fd = net::unix_socket(SocketKind::Datagram, core.wants_nonblocking())?;
         UnixDatagram::of(fd)
     }
 
@@ -78,7 +78,7 @@ impl UnixDatagram {
     /// Fails with any error of `socketpair(2)`, unchanged. Fails if the calling thread is not a runtime core.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let core = super::core()?;
-        let (one, other) = net::pair(Kind::Datagram, core.wants_nonblocking())?;
+        let (one, other) = net::pair(SocketKind::Datagram, core.wants_nonblocking())?;
         Ok((UnixDatagram::of(one)?, UnixDatagram::of(other)?))
     }
 

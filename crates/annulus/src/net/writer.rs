@@ -70,10 +70,10 @@ pub struct Writer {
 struct Sink {
     core: Rc<Core>,
     socket: Rc<Socket>,
-    state: RefCell<State>,
+    state: RefCell<WriterState>,
 }
 
-struct State {
+struct WriterState {
     waiting: VecDeque<Piece>,
     /// Bytes that wait, or are being sent.
     unsent: usize,
@@ -109,7 +109,7 @@ impl Piece {
 }
 
 /// The data of one send.
-enum Next {
+enum NextWrite {
     One(Piece),
     Several(Vec<Box<dyn IoBuf>>),
 }
@@ -117,7 +117,7 @@ enum Next {
 impl Writer {
     pub(super) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Writer {
         socket.add_user();
-        let state = RefCell::new(State {
+        let state = RefCell::new(WriterState {
             waiting: VecDeque::new(),
             unsent: 0,
             limit: LIMIT_BYTES,
@@ -391,7 +391,7 @@ impl Sink {
     fn poll<T>(
         &self,
         context: &Context<'_>,
-        is_ready: impl FnOnce(&State) -> Option<T>,
+        is_ready: impl FnOnce(&WriterState) -> Option<T>,
     ) -> Poll<io::Result<T>> {
         let mut state = self.state.borrow_mut();
         if state.failed != 0 {
@@ -473,14 +473,14 @@ impl Sink {
     }
 
     /// Takes the data of the next send, if there is any.
-    fn next(&self) -> Option<Next> {
+    fn next(&self) -> Option<NextWrite> {
         let mut state = self.state.borrow_mut();
         if state.waiting.len() > 1 {
             let pieces = state.waiting.len().min(TOGETHER_MAX);
             let pieces = state.waiting.drain(..pieces).map(Piece::into_buf);
-            return Some(Next::Several(pieces.collect()));
+            return Some(NextWrite::Several(pieces.collect()));
         }
-        state.waiting.pop_front().map(Next::One)
+        state.waiting.pop_front().map(NextWrite::One)
     }
 
     /// Runs a send, and records whether the kernel has its data.
@@ -528,17 +528,17 @@ impl Pump {
             };
             let Some(next) = sink.next() else { continue };
             let (bytes, sent) = match next {
-                Next::One(Piece::Gathered(gathered)) => {
+                NextWrite::One(Piece::Gathered(gathered)) => {
                     let bytes = gathered.len();
                     let sent = sink.send(SendAll::new(gathered, permit)).await;
                     (bytes, sent.map(Some).map_err(io::Error::from))
                 }
-                Next::One(Piece::Owned(buf)) => {
+                NextWrite::One(Piece::Owned(buf)) => {
                     let bytes = buf.init_bytes();
                     let sent = sink.send(SendAll::new(buf, permit)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))
                 }
-                Next::Several(bufs) => {
+                NextWrite::Several(bufs) => {
                     let bytes = bufs.iter().map(IoBuf::init_bytes).sum();
                     let sent = sink.send(SendVectored::new(bufs, permit)).await;
                     (bytes, sent.map(|_| None).map_err(io::Error::from))

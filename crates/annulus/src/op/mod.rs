@@ -139,7 +139,7 @@ pub(crate) use accept::{Accept, multishot as accept_multishot};
 pub(crate) use connect::Connect;
 #[cfg(feature = "net")]
 pub(crate) use poll::Poll;
-pub(crate) use read_at::{FAST_PATH_BYTES_MAX, Target, Try, Until, read_cached};
+pub(crate) use read_at::{FAST_PATH_BYTES_MAX, ReadMemory, Try, Until, read_cached};
 pub(crate) use read_file::FileRead;
 #[cfg(feature = "net")]
 pub(crate) use recv::{

@@ -33,7 +33,7 @@ pub struct ReadAt<B> {
     want: usize,
     /// Bytes transferred so far, into the buffer, or into the bounce buffer if there is one.
     done: usize,
-    target: Target,
+    target: ReadMemory,
     until: Until,
     /// The page cache may have the data, and this read has not tried it yet.
     try_cache: bool,
@@ -52,7 +52,7 @@ pub(crate) enum Until {
 
 /// The memory into which the kernel reads.
 #[derive(Debug)]
-pub(crate) enum Target {
+pub(crate) enum ReadMemory {
     /// The buffer itself. A direct read that returns other than a multiple of `align_bytes` has reached the end of
     /// the file. For buffered reads, `align_bytes` is 1.
     Buf { align_bytes: u32 },
@@ -66,9 +66,9 @@ pub(crate) enum Target {
 }
 
 impl<B: IoBufMut> ReadAt<B> {
-    pub(crate) fn new(fd: Fd, buf: B, offset: u64, target: Target, until: Until) -> ReadAt<B> {
+    pub(crate) fn new(fd: Fd, buf: B, offset: u64, target: ReadMemory, until: Until) -> ReadAt<B> {
         let want = buf.fill_bytes();
-        let direct = !matches!(target, Target::Buf { align_bytes: 1 });
+        let direct = !matches!(target, ReadMemory::Buf { align_bytes: 1 });
         let try_cache = !direct && want <= FAST_PATH_BYTES_MAX && !fd.is_simulated();
         ReadAt {
             fd,
@@ -92,8 +92,8 @@ impl<B: IoBufMut> ReadAt<B> {
     #[inline]
     fn range(&mut self) -> (*mut u8, usize, u64) {
         let (base, bytes, from) = match &mut self.target {
-            Target::Buf { .. } => (self.buf.fill_ptr(), self.want, self.offset),
-            Target::Bounce { bounce, skip, .. } => (
+            ReadMemory::Buf { .. } => (self.buf.fill_ptr(), self.want, self.offset),
+            ReadMemory::Bounce { bounce, skip, .. } => (
                 bounce.stable_mut_ptr(),
                 bounce.len(),
                 self.offset - u64::from(*skip),
@@ -111,16 +111,18 @@ impl<B: IoBufMut> ReadAt<B> {
     /// Returns the bytes of the target that complete the request.
     fn goal(&self) -> usize {
         match &self.target {
-            Target::Buf { .. } => self.want,
-            Target::Bounce { skip, .. } => *skip as usize + self.want,
+            ReadMemory::Buf { .. } => self.want,
+            ReadMemory::Bounce { skip, .. } => *skip as usize + self.want,
         }
     }
 
     /// Returns the bytes transferred that are part of the request.
     fn result_bytes(&self) -> usize {
         match &self.target {
-            Target::Buf { .. } => self.done,
-            Target::Bounce { skip, .. } => self.done.saturating_sub(*skip as usize).min(self.want),
+            ReadMemory::Buf { .. } => self.done,
+            ReadMemory::Bounce { skip, .. } => {
+                self.done.saturating_sub(*skip as usize).min(self.want)
+            }
         }
     }
 
@@ -131,7 +133,7 @@ impl<B: IoBufMut> ReadAt<B> {
 
     fn align_bytes(&self) -> usize {
         match self.target {
-            Target::Buf { align_bytes } | Target::Bounce { align_bytes, .. } => {
+            ReadMemory::Buf { align_bytes } | ReadMemory::Bounce { align_bytes, .. } => {
                 align_bytes as usize
             }
         }
@@ -173,7 +175,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             };
         }
         self.done += count(res);
-        let more = self.until != Until::Once || matches!(self.target, Target::Bounce { .. });
+        let more = self.until != Until::Once || matches!(self.target, ReadMemory::Bounce { .. });
         // A direct transfer that ends off the alignment has reached the end of the file (trap 43).
         let ended = res == 0 || !self.done.is_multiple_of(self.align_bytes());
         if more && !ended && self.done < self.goal() {
@@ -190,8 +192,8 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
         };
         match &self.target {
             // SAFETY: Written: the kernel has written `bytes` bytes there.
-            Target::Buf { .. } => unsafe { self.buf.set_filled(bytes) },
-            Target::Bounce { bounce, skip, .. } => {
+            ReadMemory::Buf { .. } => unsafe { self.buf.set_filled(bytes) },
+            ReadMemory::Bounce { bounce, skip, .. } => {
                 let skip = *skip as usize;
                 let read = bounce.get(skip..skip + bytes).unwrap_or_default();
                 copy_in(&mut self.buf, read);

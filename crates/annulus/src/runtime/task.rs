@@ -66,10 +66,10 @@ static ABORTS: AtomicU64 = AtomicU64::new(1);
 /// The state that a task and its handle share.
 pub(super) struct End<T> {
     aborted: AtomicBool,
-    state: Mutex<State<T>>,
+    state: Mutex<TaskState<T>>,
 }
 
-struct State<T> {
+struct TaskState<T> {
     outcome: Outcome<T>,
     /// The waker of the awaiting task.
     waiting: Option<Waker>,
@@ -81,7 +81,7 @@ impl<T> End<T> {
     pub(super) fn new() -> Arc<End<T>> {
         Arc::new(End {
             aborted: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(TaskState {
                 outcome: Outcome::Running,
                 waiting: None,
                 task: None,
@@ -89,7 +89,7 @@ impl<T> End<T> {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, TaskState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

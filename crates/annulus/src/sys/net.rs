@@ -30,16 +30,16 @@ pub(crate) const SOCK_CLOEXEC: u32 = libc::SOCK_CLOEXEC as u32;
 
 /// The type of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SocketKind {
     Stream,
     Datagram,
 }
 
-impl From<Kind> for SocketType {
-    fn from(kind: Kind) -> SocketType {
+impl From<SocketKind> for SocketType {
+    fn from(kind: SocketKind) -> SocketType {
         match kind {
-            Kind::Stream => SocketType::STREAM,
-            Kind::Datagram => SocketType::DGRAM,
+            SocketKind::Stream => SocketType::STREAM,
+            SocketKind::Datagram => SocketType::DGRAM,
         }
     }
 }
@@ -93,7 +93,7 @@ pub(crate) fn raw(address: &Address) -> (*const u8, u32) {
 }
 
 /// Creates a socket. The readiness fallback needs `nonblocking`; a ring would return EAGAIN for such a socket.
-pub(crate) fn socket(family: &Address, kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
+pub(crate) fn socket(family: &Address, kind: SocketKind, nonblocking: bool) -> io::Result<OwnedFd> {
     let flags = flags(nonblocking);
     Ok(net::socket_with(
         family.address_family(),
@@ -117,7 +117,7 @@ pub(crate) fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
 }
 
 /// Creates a Unix socket without a path.
-pub(crate) fn unix_socket(kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> {
+pub(crate) fn unix_socket(kind: SocketKind, nonblocking: bool) -> io::Result<OwnedFd> {
     let flags = flags(nonblocking);
     Ok(net::socket_with(
         AddressFamily::UNIX,
@@ -128,7 +128,7 @@ pub(crate) fn unix_socket(kind: Kind, nonblocking: bool) -> io::Result<OwnedFd> 
 }
 
 /// Creates two connected Unix sockets.
-pub(crate) fn pair(kind: Kind, nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair(kind: SocketKind, nonblocking: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = flags(nonblocking);
     Ok(net::socketpair(
         AddressFamily::UNIX,

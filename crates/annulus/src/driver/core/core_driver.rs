@@ -37,7 +37,7 @@ use crate::op::{Interest, SocketOp};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;
-use crate::sys::net::Kind;
+use crate::sys::net::SocketKind;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
 
@@ -307,7 +307,7 @@ impl Core {
     /// Binds a socket with `bind`, to an address that the other cores may share.
     pub(crate) fn claim(
         &self,
-        kind: Kind,
+        kind: SocketKind,
         address: SocketAddr,
         bind: impl FnOnce(Share) -> std::io::Result<SocketAddr>,
     ) -> std::io::Result<Option<Claim>> {

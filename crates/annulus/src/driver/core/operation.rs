@@ -21,10 +21,10 @@ use crate::sys::on_core::OnCore;
 #[must_use = "an operation does nothing until it is awaited"]
 pub(crate) struct SocketOperation<T: SocketOp> {
     core: OnCore<Rc<Core>>,
-    state: OnCore<State<T>>,
+    state: OnCore<SocketOperationState<T>>,
 }
 
-enum State<T> {
+enum SocketOperationState<T> {
     Fresh(T),
     /// Without a ring: the socket was not ready, or the budget of the task was used up. The time of the first attempt,
     /// ns, if the operation is timed.
@@ -39,13 +39,13 @@ impl<T: SocketOp> SocketOperation<T> {
     pub(crate) fn new(core: Rc<Core>, op: T) -> SocketOperation<T> {
         SocketOperation {
             core: core.into(),
-            state: State::Fresh(op).into(),
+            state: SocketOperationState::Fresh(op).into(),
         }
     }
 
     /// Returns whether the operation has been submitted. If so, a drop continues or cancels it, according to its kind.
     pub(crate) fn has_begun(&self) -> bool {
-        !matches!(*self.state, State::Fresh(_))
+        !matches!(*self.state, SocketOperationState::Fresh(_))
     }
 
     fn start(&mut self, op: T, context: &mut Context<'_>) -> Poll<T::Output> {
@@ -55,7 +55,7 @@ impl<T: SocketOp> SocketOperation<T> {
         match &self.core.backend {
             Backend::Rings(rings) => {
                 let token = rings.start(op, Some(context.waker().clone()));
-                *self.state = State::InFlight(token);
+                *self.state = SocketOperationState::InFlight(token);
                 Poll::Pending
             }
             Backend::Readiness(_) => self.attempt(op, metrics::sample(), context),
@@ -71,7 +71,7 @@ impl<T: SocketOp> SocketOperation<T> {
     ) -> Poll<T::Output> {
         // In a ring every operation waits, so it takes nothing from the budget.
         if !self.core.spend(context) {
-            *self.state = State::Attempted(op, submitted_ns);
+            *self.state = SocketOperationState::Attempted(op, submitted_ns);
             return Poll::Pending;
         }
         let mut refusals = Refusals::default();
@@ -99,7 +99,7 @@ impl<T: SocketOp> SocketOperation<T> {
                 // The socket has just been added, and may have been ready before.
                 Ok(()) if self.core.may_be_ready(op.socket(), op.interest()) => {}
                 Ok(()) => {
-                    *self.state = State::Attempted(op, submitted_ns);
+                    *self.state = SocketOperationState::Attempted(op, submitted_ns);
                     return Poll::Pending;
                 }
             }
@@ -125,25 +125,27 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T::Output> {
         let this = self.get_mut();
-        match std::mem::replace(&mut *this.state, State::Over) {
-            State::Fresh(op) => this.start(op, context),
-            State::Attempted(op, _) if this.core.is_ending() => {
+        match std::mem::replace(&mut *this.state, SocketOperationState::Over) {
+            SocketOperationState::Fresh(op) => this.start(op, context),
+            SocketOperationState::Attempted(op, _) if this.core.is_ending() => {
                 Poll::Ready(op.complete(-this.core.refusal().code()))
             }
-            State::Attempted(op, submitted_ns) => this.attempt(op, submitted_ns, context),
-            State::InFlight(token) => {
+            SocketOperationState::Attempted(op, submitted_ns) => {
+                this.attempt(op, submitted_ns, context)
+            }
+            SocketOperationState::InFlight(token) => {
                 let Backend::Rings(rings) = &this.core.backend else {
                     unreachable!("without a ring no operation is in flight")
                 };
                 match rings.poll::<T>(token, context) {
                     Some((op, res)) => Poll::Ready(op.complete(res)),
                     None => {
-                        *this.state = State::InFlight(token);
+                        *this.state = SocketOperationState::InFlight(token);
                         Poll::Pending
                     }
                 }
             }
-            State::Over => panic!("an operation was polled after it had completed"),
+            SocketOperationState::Over => panic!("an operation was polled after it had completed"),
         }
     }
 }
@@ -151,13 +153,15 @@ impl<T: SocketOp> Future for SocketOperation<T> {
 impl<T: SocketOp> Drop for SocketOperation<T> {
     fn drop(&mut self) {
         match (
-            std::mem::replace(&mut *self.state, State::Over),
+            std::mem::replace(&mut *self.state, SocketOperationState::Over),
             &self.core.backend,
         ) {
-            (State::InFlight(token), Backend::Rings(rings)) => {
+            (SocketOperationState::InFlight(token), Backend::Rings(rings)) => {
                 rings.abandon(token, !T::CONTINUES_AFTER_DROP)
             }
-            (State::Attempted(op, _), Backend::Readiness(readiness)) if T::CONTINUES_AFTER_DROP => {
+            (SocketOperationState::Attempted(op, _), Backend::Readiness(readiness))
+                if T::CONTINUES_AFTER_DROP =>
+            {
                 readiness.go_on_later(op);
             }
             _ => {}

@@ -33,7 +33,7 @@ const REACTOR: u64 = u64::MAX - 1;
 
 pub(super) struct Readiness {
     poller: RefCell<Poller>,
-    sources: RefCell<Slab<Source>>,
+    sources: RefCell<Slab<ReadySource>>,
     generation: Cell<u32>,
     /// True if detached operations have ended.
     over: Cell<bool>,
@@ -43,7 +43,7 @@ pub(super) struct Readiness {
 }
 
 /// The known readiness of a socket.
-struct Source {
+struct ReadySource {
     generation: u32,
     read: Side,
     write: Side,
@@ -109,7 +109,7 @@ impl Side {
     }
 }
 
-impl Source {
+impl ReadySource {
     fn side(&mut self, interest: Interest) -> &mut Side {
         match interest {
             Interest::Read => &mut self.read,
@@ -201,7 +201,7 @@ impl Readiness {
         }
         let generation = self.generation.get().wrapping_add(1);
         self.generation.set(generation);
-        let index = self.sources.borrow_mut().insert(Source {
+        let index = self.sources.borrow_mut().insert(ReadySource {
             generation,
             read: Side::NEW,
             write: Side::NEW,
@@ -296,7 +296,7 @@ impl Readiness {
             return op.on_drop(-ECANCELED);
         };
         let mut rest: Box<dyn Unfinished> = Box::new(Rest(Some(op)));
-        let queues = |source: &Source| !source.rest.is_empty();
+        let queues = |source: &ReadySource| !source.rest.is_empty();
         let is_first = !(self.sources.borrow().get(index)).is_some_and(queues);
         // The socket may have become ready before it was added.
         if is_first && rest.go_on(&self.notifier.counters) {
@@ -326,7 +326,7 @@ impl Readiness {
     }
 
     pub(super) fn is_sending(&self) -> bool {
-        let sends = |source: &Source| !source.rest.is_empty();
+        let sends = |source: &ReadySource| !source.rest.is_empty();
         (self.sources.borrow().iter()).any(|(_, source)| sends(source))
     }
 
@@ -358,7 +358,7 @@ impl Readiness {
     }
 
     /// Calls `act` with the socket that was added under `token`, if it is still the same.
-    fn with_source<T>(&self, token: u64, act: impl FnOnce(&mut Source) -> T) -> Option<T> {
+    fn with_source<T>(&self, token: u64, act: impl FnOnce(&mut ReadySource) -> T) -> Option<T> {
         let mut sources = self.sources.borrow_mut();
         let source = sources.get_mut(low_half(token) as usize)?;
         (source.generation == (token >> 32) as u32).then(|| act(source))

@@ -15,7 +15,7 @@ use slab::Slab;
 
 use super::core_driver::Core;
 use super::notifier::Notifier;
-use super::table::{Abandoned, CompletionHandler, CompletionInfo, Reaction, Table};
+use super::table::{Abandoned, CompletionHandler, CompletionInfo, Reaction, SocketTable};
 use super::token::Token;
 use crate::driver::contain::contain;
 use crate::driver::finish::Done;
@@ -46,7 +46,7 @@ pub(super) struct Rings {
     driver: Rc<RefCell<Driver<Ring>>>,
     /// The driver's handle, for file operations.
     handle: Arc<DriverHandle>,
-    table: RefCell<Table>,
+    table: RefCell<SocketTable>,
     /// Empty lists to handle completions and deliver results from, so that a round allocates nothing.
     cqes: RefCell<Vec<Cqe>>,
     done: RefCell<Done>,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use crate::sync::Mutex;
-use crate::sys::net::Kind;
+use crate::sys::net::SocketKind;
 
 /// The addresses that the cores of one runtime have bound.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct SharedAddresses {
 /// An address that one core has bound, and the others may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bound {
-    kind: Kind,
+    kind: SocketKind,
     address: SocketAddr,
     core: usize,
 }
@@ -72,7 +72,7 @@ impl AddressShare {
     /// Calls `bind` to bind a socket to `address`; `bind` returns the actual address. Only one core binds at a time.
     pub(crate) fn claim<E>(
         &self,
-        kind: Kind,
+        kind: SocketKind,
         address: SocketAddr,
         bind: impl FnOnce(Share) -> Result<SocketAddr, E>,
     ) -> Result<Option<Claim>, E> {
@@ -125,7 +125,7 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind::Stream;
+    const KIND: SocketKind = SocketKind::Stream;
 
     fn ask(seat: &AddressShare, address: &str) -> (Share, Option<Claim>) {
         let (mut share, address) = (Share::Alone, address.parse().unwrap());

@@ -34,7 +34,7 @@ const INLINE_BYTES: usize = 64;
 
 type Payload = MaybeUninit<[u64; INLINE_BYTES / 8]>;
 
-struct Entry {
+struct SocketEntry {
     generation: u32,
     /// The number of resubmissions in a row without progress.
     refusals: Refusals,
@@ -118,8 +118,8 @@ pub(super) enum Reaction {
 
 /// The table.
 #[derive(Default)]
-pub(super) struct Table {
-    entries: Slab<Entry>,
+pub(super) struct SocketTable {
+    entries: Slab<SocketEntry>,
     /// The number of operations so far. An operation's generation is the count at its start.
     submitted: u64,
     /// The number of operations in the kernel.
@@ -146,10 +146,10 @@ pub(super) struct CompletionInfo {
 /// The maximum number of operations that are timed at the same time.
 const TIMED_MAX: usize = 4096;
 
-impl Table {
+impl SocketTable {
     /// Returns the number of operations in the kernel.
     pub(super) fn in_flight(&self) -> u32 {
-        let flies = |entry: &Entry| {
+        let flies = |entry: &SocketEntry| {
             !matches!(
                 entry.stage,
                 Stage::Oneshot {
@@ -168,7 +168,7 @@ impl Table {
 
     /// Returns whether a send is in flight that continues without its future.
     pub(super) fn is_sending(&self) -> bool {
-        let sends = |entry: &Entry| match &entry.stage {
+        let sends = |entry: &SocketEntry| match &entry.stage {
             Stage::Oneshot { vtable, result, .. } => {
                 vtable.continues_after_drop && result.is_none()
             }
@@ -217,7 +217,7 @@ impl Table {
         self.submitted += 1;
         self.flying += 1;
         let generation = low_half(self.submitted) & GENERATION_MASK;
-        let index = self.entries.insert(Entry {
+        let index = self.entries.insert(SocketEntry {
             generation,
             refusals: Refusals::default(),
             stopped: false,
@@ -304,7 +304,7 @@ impl Table {
     }
 
     #[inline]
-    fn entry(&mut self, token: Token) -> Option<&mut Entry> {
+    fn entry(&mut self, token: Token) -> Option<&mut SocketEntry> {
         let entry = self.entries.get_mut(token.index())?;
         (entry.generation == token.generation()).then_some(entry)
     }
@@ -351,7 +351,7 @@ impl Table {
         token: Token,
         context: &std::task::Context<'_>,
     ) -> Result<(T, i32), Option<Waker>> {
-        let Some(Entry {
+        let Some(SocketEntry {
             stage: Stage::Oneshot { waker, result, .. },
             ..
         }) = self.entry(token)
@@ -379,7 +379,7 @@ impl Table {
 
     /// Detaches an operation. If it has completed, the returned `Abandoned` disposes of it; the caller drops the waker.
     pub(super) fn abandon(&mut self, token: Token) -> (Option<Abandoned>, Option<Waker>) {
-        let Some(Entry {
+        let Some(SocketEntry {
             stage: Stage::Oneshot { waker, result, .. },
             ..
         }) = self.entry(token)

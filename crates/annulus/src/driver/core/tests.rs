@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::core_driver::{Backend, CoreConfig, GroupChoice};
 use super::readiness::Readiness;
-use super::table::{CompletionHandler, Reaction, Table};
+use super::table::{CompletionHandler, Reaction, SocketTable};
 use super::{Core, Notifier, SocketOperation, Token};
 use crate::buf::{Group, GroupLayout, ReceiveMode};
 use crate::driver::limits::Limits;
@@ -150,7 +150,7 @@ enum Kind {
 }
 
 struct Model {
-    table: Table,
+    table: SocketTable,
     flying: Vec<Flying>,
     /// Tokens of completed operations.
     gone: VecDeque<Token>,
@@ -168,7 +168,7 @@ impl Model {
     fn new(seed: u64) -> Model {
         let (fd, _) = std::io::pipe().unwrap();
         Model {
-            table: Table::default(),
+            table: SocketTable::default(),
             flying: Vec::new(),
             gone: VecDeque::new(),
             socket: Socket::new(OwnedFd::from(fd), Rc::new(Ignores)),

@@ -13,13 +13,13 @@ use loom::thread;
 use crate::driver::mailbox::Mailbox;
 use crate::driver::sleeper::Sleeper;
 use crate::driver::stack::{Linked, Pushed, Stack};
-use crate::driver::table::Table;
-use crate::sync::{AtomicPtr, Shared};
+use crate::driver::table::SlotTable;
+use crate::sync::{AtomicPtr, ExclusiveCell};
 
 /// An element of a stack, and what its pusher wrote before the push.
 struct Element {
     link: AtomicPtr<Element>,
-    written: Shared<u32>,
+    written: ExclusiveCell<u32>,
 }
 
 // SAFETY: Held: `written` is the pusher's, then the drainer's.
@@ -38,7 +38,7 @@ impl Element {
     fn new() -> Arc<Element> {
         Arc::new(Element {
             link: AtomicPtr::new(std::ptr::null_mut()),
-            written: Shared::new(0),
+            written: ExclusiveCell::new(0),
         })
     }
 
@@ -161,16 +161,16 @@ fn receives_messages(awaited: u32) {
 #[test]
 fn a_free_slot_is_given_to_one_thread() {
     loom::model(|| {
-        let table = Arc::new(Table::new());
+        let table = Arc::new(SlotTable::new());
         // SAFETY: Once: taken, so it belongs to this thread until it is freed; the model checker verifies it.
         let touch = |slot: &crate::driver::slot::Slot| unsafe { slot.driver().res += 1 };
-        let take = move |table: &Table| {
+        let take = move |table: &SlotTable| {
             let slot = table.take().unwrap();
             touch(slot);
             std::ptr::NonNull::from(slot)
         };
         // SAFETY: Once: taken above, and never filled.
-        let free = move |table: &Table, slot: std::ptr::NonNull<crate::driver::slot::Slot>| unsafe {
+        let free = move |table: &SlotTable, slot: std::ptr::NonNull<crate::driver::slot::Slot>| unsafe {
             touch(slot.as_ref());
             table.free(slot.as_ref());
         };

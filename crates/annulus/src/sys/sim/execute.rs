@@ -3,7 +3,7 @@
 
 use super::super::errno::{ECANCELED, EINTR, EINVAL, EIO, EOPNOTSUPP, ERANGE};
 use super::super::sqe::Sqe;
-use super::State;
+use super::SimState;
 use super::config::{Errno, OpKind, SimConfig};
 use super::files::SysResult;
 use super::memory::Lent;
@@ -28,7 +28,7 @@ enum Extent {
     AtMost(u64),
 }
 
-impl State {
+impl SimState {
     /// Executes an operation. Returns a count, or minus an errno. Only this function touches the operation's memory.
     pub(super) fn execute(
         &mut self,

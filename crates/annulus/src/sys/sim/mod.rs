@@ -39,7 +39,7 @@ pub(crate) const START_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(crate) struct World {
     config: SimConfig,
-    state: Mutex<State>,
+    state: Mutex<SimState>,
     /// The clock of runs on the caller's thread. It continues from run to run.
     pub(crate) clock: Arc<SimClock>,
     /// True if a driver on the caller's thread would wait although nothing can ever happen.
@@ -49,7 +49,7 @@ pub(crate) struct World {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SimState {
     pub(crate) files: Files,
     pub(crate) dice: Dice,
     pub(crate) counts: FaultCounts,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     dead: bool,
 }
 
-impl State {
+impl SimState {
     /// Makes all later operations complete without any effect.
     pub(crate) fn power_off(&mut self) {
         self.dead = true;
@@ -78,7 +78,7 @@ impl World {
     pub(crate) fn new(config: SimConfig) -> World {
         World {
             config,
-            state: Mutex::new(State {
+            state: Mutex::new(SimState {
                 files: Files::new(&config),
                 dice: Dice::new(config.seed),
                 counts: FaultCounts::default(),
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Locks the state. No code panics while it holds the lock, except in a test that has failed anyway.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, SimState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

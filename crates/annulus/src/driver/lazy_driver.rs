@@ -57,7 +57,7 @@ impl LazyDriver {
             if let Some(mut driver) = driver {
                 size_limit::block_signal();
                 driver.bind_to_thread();
-                driver.drive();
+                driver.run();
             }
         };
         let builder = thread::Builder::new().name(THREAD_NAME.to_owned());
@@ -72,7 +72,7 @@ impl LazyDriver {
         if let Some(mut driver) = driver {
             let errno = error.raw_os_error().unwrap_or(EAGAIN);
             driver.fail(EngineError::NoThread { errno });
-            driver.drive();
+            driver.run();
         }
     }
 
@@ -108,7 +108,7 @@ impl Wake for Arc<LazyDriver> {
                 self.start_once
                     .call_once(|| idle = self.lock_driver().take());
                 if let Some(driver) = idle {
-                    return driver.drive();
+                    return driver.run();
                 }
             }
             Why::Deadline => {}

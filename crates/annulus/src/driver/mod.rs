@@ -4,6 +4,14 @@
 //! requests, and a flag for whether the driver sleeps. The driver behind a handle is a ring (`uring.rs`, on one thread,
 //! with a real or simulated kernel) or a pool of blocking threads (`blocking.rs`). Files and engines hold a
 //! `Submitter`: all driver handles of one engine. It drains the drivers when its last holder drops it.
+//!
+//! One pass of a loop has one of three names. Each includes the one before:
+//!
+//! 1. `round` takes submissions, submits them to the kernel, and handles completions. It wakes no task.
+//! 2. `poll` does one or more rounds, and delivers the results, which wakes tasks. It never sleeps.
+//! 3. `drive` also sleeps in the kernel if there was no work.
+//!
+//! `run` drives until the end.
 
 pub(crate) mod blocking;
 mod close_later;

@@ -78,7 +78,7 @@ pub(crate) fn start(
     let run = move || {
         let (handle, driver) = driver(&world, &clock, limits, tuning);
         if sender.send(handle).is_ok() {
-            driver.drive();
+            driver.run();
         }
     };
     let thread = thread::Builder::new()

@@ -128,7 +128,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
             let Some(mut held) = self.enter() else {
                 return;
             };
-            if !self.work(&mut held) {
+            if !self.rounds(&mut held) {
                 return;
             }
             if self.is_delivering() {
@@ -180,8 +180,8 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         None
     }
 
-    /// Does all work that is possible without sleeping. Returns `false` if the driver has ended.
-    fn work(&self, held: &mut TurnGuard<'_, Option<Driver<K>>>) -> bool {
+    /// Does rounds until there is no work, at most `ROUNDS_MAX`. Returns `false` if the driver has ended.
+    fn rounds(&self, held: &mut TurnGuard<'_, Option<Driver<K>>>) -> bool {
         if held.all_ran() {
             held.with(|driver| driver.iter_mut().for_each(Driver::forget_woken));
         }
@@ -201,9 +201,9 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         true
     }
 
-    /// Returns whether another round has to follow.
+    /// Does one round. Returns whether another one has to follow.
     fn round(&self, driver: &mut Driver<K>) -> bool {
-        match catch_unwind(AssertUnwindSafe(|| driver.work())) {
+        match catch_unwind(AssertUnwindSafe(|| driver.round())) {
             Ok(true) if driver.has_more() => return true,
             // No later completion would submit the rest.
             Ok(_) if driver.owes() => return true,
@@ -335,7 +335,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
 
     /// Polls. If there was no work, sleeps in the kernel until an operation completes or is submitted, or until
     /// `awaited` is set and the driver woken.
-    pub(crate) fn poll_or_sleep(&self, awaited: &AtomicBool) {
+    pub(crate) fn drive(&self, awaited: &AtomicBool) {
         if self.handle.is_elsewhere() {
             return;
         }
@@ -378,7 +378,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         driver.has_done()
     }
 
-    /// Ends a `poll_or_sleep` that sleeps, or is about to.
+    /// Ends a `drive` that sleeps, or is about to.
     pub(crate) fn interrupt(&self) {
         if self.turn.call() {
             self.interrupt.wake(Why::Work);
@@ -444,14 +444,14 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         }
         loop {
             let mut held = self.turn.wait();
-            let advanced = held.with(|driver| {
+            let driven = held.with(|driver| {
                 let driver = driver.as_mut()?;
                 (until_ns.into_iter()).for_each(|until_ns| driver.drain_by(until_ns));
                 // In the turn, and while the driver exists: the handle does not belong to another driver yet.
                 self.handle.stop.store(true, Ordering::SeqCst);
-                Some(driver.advance_to_end())
+                Some(driver.drive_without_delivery())
             });
-            let Some(ended) = advanced else { return };
+            let Some(ended) = driven else { return };
             let done = self.collect(&mut held);
             if broken(Mutation::DrainedInPlace) && ended.is_some() {
                 return;

@@ -2,9 +2,9 @@
 //!
 //! The driver of a ring: one thread, one kernel (real or simulated), one handle.
 //!
-//! One poll: take submissions; submit to the kernel in small chunks, so that the device starts on the first while the
-//! rest are prepared; copy completions out; handle them; wake tasks; sleep only when no work is left. Completions are
-//! never handled inside the reap.
+//! One round: take submissions; submit to the kernel in small chunks, so that the device starts on the first while the
+//! rest are prepared; copy completions out; handle them. Completions are never handled inside the reap.
+//! `driver/mod.rs` names the levels above a round.
 //!
 //! Invariants: Lent (slots in flight belong to this driver until their final CQE), Once (a CQE counts only if its token
 //! has the slot's present generation), Drained (`run` returns only when nothing is in flight, or leaks the operations).
@@ -186,11 +186,11 @@ impl<K: Kernel> Driver<K> {
         &mut self.kernel
     }
 
-    /// Runs until the driver is stopped and drained. Returns the number of operations that had to be given up; if it is
-    /// not 0, the caller must leak the handle and this driver.
-    pub(crate) fn run(&mut self) -> u32 {
+    /// Drives until the driver is stopped and drained. Returns the number of operations that had to be given up; if it
+    /// is not 0, the caller must leak the handle and this driver.
+    pub(crate) fn drive_to_end(&mut self) -> u32 {
         loop {
-            if let Some(left) = self.step() {
+            if let Some(left) = self.drive() {
                 return left;
             }
         }
@@ -198,7 +198,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Polls once, and sleeps if there was no work. Returns `Some` if the driver is stopped and drained except for this
     /// number of operations.
-    pub(crate) fn step(&mut self) -> Option<u32> {
+    pub(crate) fn drive(&mut self) -> Option<u32> {
         let worked = self.poll();
         let ended = self.ended();
         if ended.is_none() && !worked {
@@ -206,16 +206,6 @@ impl<K: Kernel> Driver<K> {
         }
         let handle = Arc::clone(&self.handle);
         self.done.deliver(&handle);
-        ended
-    }
-
-    /// Does the same as `step` without delivering completions: the caller takes them with `swap_done`.
-    pub(super) fn advance(&mut self) -> Option<u32> {
-        let worked = self.work();
-        let ended = self.ended();
-        if ended.is_none() && !worked && self.done.is_empty() {
-            self.sleep(false);
-        }
         ended
     }
 
@@ -229,16 +219,17 @@ impl<K: Kernel> Driver<K> {
         Some(self.in_flight)
     }
 
-    /// Does one round of all work that is possible without sleeping. Returns `false` if there was none.
+    /// Does one round, and delivers the completions. Never sleeps. Returns `false` if there was no work.
     pub(crate) fn poll(&mut self) -> bool {
-        let worked = self.work();
+        let worked = self.round();
         let handle = Arc::clone(&self.handle);
         self.done.deliver(&handle);
         worked
     }
 
-    /// Does the same as `poll` without delivering completions.
-    pub(super) fn work(&mut self) -> bool {
+    /// Takes submissions, submits to the kernel, and handles completions and deadlines. Delivers nothing. Returns
+    /// `false` if there was no work.
+    pub(super) fn round(&mut self) -> bool {
         let taken = self.take();
         let reaped = self.reap();
         if reaped {

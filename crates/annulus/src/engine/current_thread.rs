@@ -123,7 +123,7 @@ impl CurrentThreadDriver {
                 std::thread::park_timeout(OVER_PAUSE);
                 awaited.store(true, Ordering::SeqCst);
             } else {
-                driver.poll_or_sleep(awaited);
+                driver.drive(awaited);
             }
         }
     }

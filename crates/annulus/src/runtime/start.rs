@@ -109,7 +109,7 @@ where
     handle.set_files(&files);
     // Boxed for the same reason as a `MainFuture`.
     let main = || Box::pin(future) as Pin<Box<dyn Future<Output = F::Output>>>;
-    let (ended, failure) = made.drive(builder, &files, &handle, &around, false, main);
+    let (ended, failure) = made.run(builder, &files, &handle, &around, false, main);
     handle.close();
     files.drain();
     match ended {
@@ -269,7 +269,7 @@ impl Plan<'_> {
         let failed = |ended: &thread::Result<io::Result<()>>| !matches!(ended, Ok(Ok(())));
         let handle = &self.handle;
         let around = &self.around;
-        let (ended, failure) = made.drive(self.builder, files, handle, around, true, || main(info));
+        let (ended, failure) = made.run(self.builder, files, handle, around, true, || main(info));
         if handle.is_elsewhere() && handle.cores() > 1 {
             no_threads_to_join();
         }
@@ -429,7 +429,7 @@ impl NewCore {
     ///
     /// Returns no value if the runtime was shut down, which only `may_be_stopped` allows, or if the ring has failed.
     /// The second value is the error of a failed ring.
-    fn drive<F>(
+    fn run<F>(
         self,
         builder: &RuntimeBuilder,
         files: &Arc<Submitter>,

@@ -59,12 +59,12 @@ struct CallerDriver {
 
 impl CallerDriver {
     /// Polls the driver once, and advances time if it has nothing to do. Returns `false` once the driver has ended.
-    fn step(&mut self) -> bool {
+    fn drive(&mut self) -> bool {
         let Some(driver) = &mut self.driver else {
             return false;
         };
         self.polls += 1;
-        let Some(left) = driver.step() else {
+        let Some(left) = driver.drive() else {
             return true;
         };
         let driver = self.driver.take();
@@ -97,7 +97,7 @@ fn finish_on_this_thread() {
         return;
     };
     if caller_driver.handle.stopping() {
-        while caller_driver.step() {}
+        while caller_driver.drive() {}
     }
 }
 
@@ -193,7 +193,7 @@ impl Guard {
                 return (None, polls);
             }
             if self.executor.is_idle() {
-                self.caller_driver.borrow_mut().step();
+                self.caller_driver.borrow_mut().drive();
                 let stuck = self.world.take_stuck() && self.executor.is_idle();
                 assert!(
                     !stuck,

@@ -456,7 +456,7 @@ impl Rings {
         self.has_ended.set(true);
         let left = loop {
             // Completions of sockets are stale for it: the core has handled its own, or can't do so any more.
-            let ended = self.driver.borrow_mut().advance_to_end();
+            let ended = self.driver.borrow_mut().drive_without_delivery();
             self.deliver();
             if let Some(left) = ended {
                 break left;

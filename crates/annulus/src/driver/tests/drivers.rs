@@ -467,19 +467,19 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
 #[test]
 fn a_drain_ends_with_the_last_completion() {
     let (handle, mut driver, slot) = stub();
-    driver.step();
+    driver.drive();
     handle.request_stop();
-    let (mut end, mut steps) = (None, 0);
+    let (mut end, mut drives) = (None, 0);
     while end.is_none() {
         // The stop has completed the read that was armed when it came, and nothing completes another one.
-        if steps == 0 && std::mem::take(&mut driver.kernel().armed) {
+        if drives == 0 && std::mem::take(&mut driver.kernel().armed) {
             driver.kernel().cqes.push(Cqe {
                 user_data: uring::WAKE,
                 res: 8,
                 flags: 0,
             });
         }
-        if steps == 5 {
+        if drives == 5 {
             // SAFETY: Lent: in flight for this test.
             let user_data = unsafe { slot.as_ref() }.token();
             driver.kernel().cqes.push(Cqe {
@@ -488,8 +488,8 @@ fn a_drain_ends_with_the_last_completion() {
                 flags: 0,
             });
         }
-        end = driver.step();
-        steps += 1;
+        end = driver.drive();
+        drives += 1;
     }
     assert_eq!(end, Some(0));
     assert!(
@@ -507,7 +507,7 @@ fn a_driver_sleeps_only_where_it_can_be_woken() {
         ..Stub::default()
     };
     for _ in 0..3 {
-        driver.step();
+        driver.drive();
     }
     assert!(driver.kernel().armed);
     assert_eq!(driver.kernel().deaf, 0);
@@ -517,7 +517,7 @@ fn a_driver_sleeps_only_where_it_can_be_woken() {
 fn a_driver_that_panics_leaves_no_task_waiting_and_frees_nothing() {
     let (handle, mut driver, in_flight) = stub();
     driver.kernel().broken = true;
-    driver.drive();
+    driver.run();
     // SAFETY: Lent: in flight for this test.
     let lifecycle = unsafe { &in_flight.as_ref().lifecycle };
     assert_eq!(lifecycle.poll_result(Waker::noop()), PollResult::Expired);

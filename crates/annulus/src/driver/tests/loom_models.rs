@@ -311,7 +311,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
     if manner == Manner::Stopping {
         handle.request_stop();
     }
-    assert_eq!(driver.run(), 0);
+    assert_eq!(driver.drive_to_end(), 0);
     thread.join().unwrap();
     assert_eq!(drops.count.load(SeqCst), operations);
     assert_eq!(handle.table.in_use(), 0);

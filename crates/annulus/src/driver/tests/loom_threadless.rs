@@ -397,7 +397,7 @@ fn a_driver_that_sleeps_in_its_ring_is_woken_by_wakers_and_submissions() {
             if awaited.swap(false, Ordering::SeqCst) && ready.load(Ordering::SeqCst) {
                 break;
             }
-            stage.driver.poll_or_sleep(awaited);
+            stage.driver.drive(awaited);
         }
         stage.driver.end_owner_polls();
         thread.join().unwrap();

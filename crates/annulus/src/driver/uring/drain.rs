@@ -20,10 +20,10 @@ use crate::sys::kernel::Kernel;
 impl<K: Kernel> Driver<K> {
     /// Runs to the end. Memory that the kernel may still use then is leaked: the operations' memory, and the ring that
     /// they complete into.
-    pub(crate) fn drive(mut self) {
+    pub(crate) fn run(mut self) {
         // The wait that follows submits them.
         self.keep_rest(true);
-        let ran = catch_unwind(AssertUnwindSafe(|| self.run()));
+        let ran = catch_unwind(AssertUnwindSafe(|| self.drive_to_end()));
         if let Err(panic) = ran {
             // A panic's payload may panic in its drop.
             std::mem::forget(panic);
@@ -34,10 +34,18 @@ impl<K: Kernel> Driver<K> {
         }
     }
 
-    /// Does one round of a drain like `advance`. A panic ends the driver.
-    pub(in crate::driver) fn advance_to_end(&mut self) -> Option<u32> {
-        let ended = catch_unwind(AssertUnwindSafe(|| self.advance()));
-        ended.unwrap_or_else(|panic| {
+    /// Drives a driver that ends, and delivers nothing: the caller takes the completions with `swap_done`. A panic ends
+    /// the driver.
+    pub(in crate::driver) fn drive_without_delivery(&mut self) -> Option<u32> {
+        let drive = || {
+            let worked = self.round();
+            let ended = self.ended();
+            if ended.is_none() && !worked && self.done.is_empty() {
+                self.sleep(false);
+            }
+            ended
+        };
+        catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|panic| {
             std::mem::forget(panic);
             self.give_up();
             Some(self.in_flight)
@@ -119,7 +127,7 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Fails the driver. Waiting operations fail with `error`; memory that the kernel may still use is leaked with the
-    /// ring when `run` returns. The engine accepts no more operations.
+    /// ring when `drive_to_end` returns. The engine accepts no more operations.
     #[cold]
     pub(in crate::driver) fn fail(&mut self, error: EngineError) {
         let code = error.code();

@@ -51,7 +51,7 @@ pub(crate) fn start(
             ..limits
         };
         if sender.send(Ok(Arc::clone(&handle))).is_ok() {
-            Driver::new(handle, ring, limits, tuning).drive();
+            Driver::new(handle, ring, limits, tuning).run();
         }
     };
     let failed = |error| SetupError::Os {

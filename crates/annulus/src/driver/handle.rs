@@ -206,7 +206,7 @@ impl DriverHandle {
         if pushed == Pushed::First && self.sleeper.must_wake() {
             self.wake();
         } else if let Some(state) = self.threadless_state()
-            && state.is_due(operations, self.whole_reads())
+            && state.count_queued(operations, self.whole_reads())
         {
             self.wake();
         }

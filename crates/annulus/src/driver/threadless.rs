@@ -206,7 +206,7 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         match catch_unwind(AssertUnwindSafe(|| driver.round())) {
             Ok(true) if driver.has_more() => return true,
             // No later completion would submit the rest.
-            Ok(_) if driver.owes() => return true,
+            Ok(_) if driver.must_submit() => return true,
             // The thread that waits in the ring is woken in time by its enter call.
             Ok(_) if self.state.waits() => {}
             Ok(_) => driver.set_timer(),
@@ -318,19 +318,19 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 busy: true,
             };
         };
-        let (due, busy) = held.with(|driver| {
-            let driver = driver.as_mut();
-            driver.map_or((false, false), |driver| (driver.is_due(), driver.is_busy()))
-        });
-        let missed = due && held.is_first_since_watch();
-        let left = match due {
+        let pending = held.with(|driver| driver.as_mut().map(Driver::pending).unwrap_or_default());
+        let missed = pending.now && held.is_first_since_watch();
+        let left = match pending.now {
             true => held.leave_watched(),
             false => held.leave(),
         };
         if left.again() && !broken(Mutation::LookOverlooks) {
             self.poll();
         }
-        Inspection { missed, busy }
+        Inspection {
+            missed,
+            busy: pending.later,
+        }
     }
 
     /// Polls. If there was no work, sleeps in the kernel until an operation completes or is submitted, or until

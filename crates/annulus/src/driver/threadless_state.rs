@@ -117,7 +117,7 @@ impl ThreadlessState {
     /// Counts `operations` queued operations. Returns whether they must be submitted now: they are enough, or nothing
     /// is in flight whose completion would submit them. `whole_reads` operations are expected to follow each other.
     #[inline]
-    pub(super) fn is_due(&self, operations: u32, whole_reads: u32) -> bool {
+    pub(super) fn count_queued(&self, operations: u32, whole_reads: u32) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed) + operations;
         self.waiting.store(waiting, Ordering::Relaxed);
         let chunk = self.chunk.load(Ordering::Relaxed);

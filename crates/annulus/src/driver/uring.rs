@@ -85,6 +85,15 @@ pub(crate) struct Tuning {
     pub(crate) drain_timeout: Duration,
 }
 
+/// The work that is left in a driver.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PendingWork {
+    /// True if a poll would find completions, submissions or undelivered results.
+    pub(super) now: bool,
+    /// True if operations or timers are pending, so that there will be work.
+    pub(super) later: bool,
+}
+
 /// The driver's own state; all of it is touched by one thread at a time.
 pub(crate) struct Driver<K> {
     handle: Arc<DriverHandle>,
@@ -268,9 +277,9 @@ impl<K: Kernel> Driver<K> {
     }
 
     /// Returns whether something has to be submitted that no later completion would submit.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn must_submit(&self) -> bool {
         let refused = self.refusals > 0 && self.kernel.unsubmitted() > 0;
-        !self.keeps_rest && (refused || self.is_stuck() || !self.handle.inbox.is_empty())
+        !self.keeps_rest && (refused || self.has_unpushed() || !self.handle.inbox.is_empty())
     }
 
     /// Returns the number of SQEs to push before they are submitted, if a flush has to be scheduled for those that
@@ -292,7 +301,7 @@ impl<K: Kernel> Driver<K> {
     /// Returns whether another round would find completions or submissions.
     pub(super) fn has_more(&mut self) -> bool {
         self.kernel.ready()
-            || self.is_stuck()
+            || self.has_unpushed()
             || !self.handle.inbox.is_empty()
             || !self.handle.cancels.is_empty()
     }
@@ -302,14 +311,13 @@ impl<K: Kernel> Driver<K> {
         !self.done.is_empty()
     }
 
-    /// Returns whether a poll would find completions, submissions or undelivered results.
-    pub(super) fn is_due(&mut self) -> bool {
-        self.has_more() || self.has_done()
-    }
-
-    /// Returns whether operations or timers are pending.
-    pub(super) fn is_busy(&self) -> bool {
-        self.in_flight > 0 || self.next_deadline_ns().is_some() || !self.handle.inbox.is_empty()
+    /// Returns the work that is left, for a thread that does not drive.
+    pub(super) fn pending(&mut self) -> PendingWork {
+        let is_called = !self.handle.inbox.is_empty();
+        PendingWork {
+            now: self.has_more() || self.has_done(),
+            later: self.in_flight > 0 || self.next_deadline_ns().is_some() || is_called,
+        }
     }
 
     /// Returns the earliest deadline of an operation, ns.

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     /// A task has the permit, or is about to take it.
-    busy: Cell<bool>,
+    taken: Cell<bool>,
     /// The number of tasks that had to wait.
     tickets: Cell<u64>,
     /// The ticket that has the permit; 0 is none.
@@ -39,8 +39,8 @@ pub(crate) struct QueuedTask<T: Queued> {
 
 impl Line {
     #[inline]
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy.get()
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.get()
     }
 
     /// Gives the permit to the next ticket. Returns `false` if no task waits.
@@ -54,7 +54,7 @@ impl Line {
                 true
             }
             None => {
-                self.busy.set(false);
+                self.taken.set(false);
                 false
             }
         }
@@ -65,7 +65,7 @@ impl<T: Queued> Permit<T> {
     /// Returns the permit, if no task has it or waits for it.
     #[inline]
     pub(crate) fn take(owner: &Rc<T>) -> Option<Permit<T>> {
-        if owner.line().busy.replace(true) {
+        if owner.line().taken.replace(true) {
             return None;
         }
         Some(Permit(Rc::clone(owner)))

@@ -32,14 +32,14 @@ impl SendOrder {
 
     /// Returns whether a send is under way.
     #[inline]
-    pub(super) fn is_busy(&self) -> bool {
-        self.line.is_busy()
+    pub(super) fn is_sending(&self) -> bool {
+        self.line.is_taken()
     }
 
     /// Ends the sending direction (FIN) once all queued sends are complete.
     pub(super) fn finish(&self, socket: &Socket) {
         self.ends.set(true);
-        if !self.line.is_busy() {
+        if !self.line.is_taken() {
             self.end(socket);
         }
     }

@@ -108,7 +108,7 @@ impl Socket {
     pub(crate) fn remove_user(self: &Rc<Self>, leaves: bool) {
         self.users.set(self.users.get() - 1);
         self.leaves.set(self.leaves.get() || leaves);
-        let sends = self.leaves.get() || self.order.is_busy();
+        let sends = self.leaves.get() || self.order.is_sending();
         if self.users.get() == 0 && sends && self.closing.get().is_none() {
             self.closing.set(self.closer.watch_closing(self));
         }

@@ -204,7 +204,7 @@ impl DatagramReceiver {
         self: &Rc<Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<ReceivedMessage>>> {
-        if self.line.is_busy() {
+        if self.line.is_taken() {
             self.waiters.wait(context.waker());
             return Poll::Pending;
         }

@@ -113,7 +113,7 @@ impl LocalTokio {
     }
 
     /// Returns to the core's tasks. From time to time, Tokio first runs its tasks.
-    fn be_busy(&self, context: &Context<'_>) -> Poll<()> {
+    fn return_to_tasks(&self, context: &Context<'_>) -> Poll<()> {
         self.rounds.set(self.rounds.get() + 1);
         let waits = self.handle.metrics().global_queue_depth() > 0;
         match waits || self.rounds.get() > ROUNDS_MAX {
@@ -189,7 +189,7 @@ impl Local for LocalTokio {
             }));
             let _ = Pin::new(&mut delivery).poll(context);
             if busy() {
-                return self.be_busy(context);
+                return self.return_to_tasks(context);
             }
             if self.clear(watched, context) {
                 return Poll::Ready(());

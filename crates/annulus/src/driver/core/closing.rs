@@ -102,7 +102,7 @@ impl Closing {
 
     /// Returns whether it is time to look for stuck streams.
     #[inline]
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn must_check(&self) -> bool {
         self.next_ns()
             .is_some_and(|due_ns| call::now_ns() >= due_ns)
     }

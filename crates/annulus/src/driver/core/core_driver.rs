@@ -538,7 +538,7 @@ impl Core {
         }
         self.notifier.counters.ring_polls().add(1);
         self.expire();
-        if self.closing.is_due() {
+        if self.closing.must_check() {
             self.abort_stuck();
         }
     }

@@ -42,13 +42,13 @@ impl<K: Kernel> Driver<K> {
     #[inline]
     pub(in crate::driver) fn begin_round(&mut self) -> bool {
         let is_called = !self.handle.inbox.is_empty() || !self.handle.cancels.is_empty();
-        if !(is_called || self.is_owing() || self.is_late()) {
+        if !(is_called || self.has_own_work() || self.is_late()) {
             return false;
         }
         self.take();
         self.expire();
         self.publish();
-        self.is_stuck() || self.has_done()
+        self.has_unpushed() || self.has_done()
     }
 
     /// Submits the pushed entries and fetches completions, without waiting. Returns at once if there are none.
@@ -94,8 +94,8 @@ impl<K: Kernel> Driver<K> {
 
     /// Returns whether the driver has entries that it must push or submit itself, or arenas to follow.
     #[inline]
-    pub(in crate::driver) fn is_owing(&self) -> bool {
-        self.is_stuck() || self.is_changed()
+    pub(in crate::driver) fn has_own_work(&self) -> bool {
+        self.has_unpushed() || self.is_changed()
     }
 
     /// Returns whether the engine is ending or has other arenas.

@@ -17,7 +17,7 @@ impl<K: Kernel> Driver<K> {
         let parks = may_park && is_idle && !draining && self.kernel.can_park();
         // Not during a drain: nothing would complete that read, and the drain would wait for it.
         let is_armed = draining || parks || self.arm_wake();
-        if self.is_stuck() || !is_armed {
+        if self.has_unpushed() || !is_armed {
             self.submit();
             return;
         }
@@ -77,7 +77,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Returns whether an entry that could not be pushed may be pushable now. A sleep would wait for an unrelated
     /// completion.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub(super) fn has_unpushed(&self) -> bool {
         self.cancel_all
             || !self.cancels.is_empty()
             || !self.again.is_empty()

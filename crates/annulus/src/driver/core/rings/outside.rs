@@ -16,7 +16,7 @@ impl Rings {
     /// Returns whether this thread has queued something. Not between the begin of `drive`, which handles it, and the
     /// sleep in the ring.
     fn is_queued(&self) -> bool {
-        self.driver.borrow().is_owing()
+        self.driver.borrow().has_own_work()
     }
 
     /// Registers the eventfd that ends sleeps outside of the ring.

@@ -156,24 +156,41 @@ pub fn engine() -> Engine {
 /// Waits until the runtime shuts down, or the calling core's main future has ended. Tasks that have to finish work
 /// first await it; they have the [grace period](RuntimeBuilder::grace) for that.
 ///
-/// A connection that finishes its request before it ends:
+/// A task that sends back the bytes that have arrived before the shutdown, and then ends:
 ///
 /// ```
 /// use std::time::Duration;
-/// use annulus::runtime::{self, Runtime};
 ///
-/// # let finished = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)); let end = finished.clone();
-/// # let builder = Runtime::builder();
-/// builder.grace(Duration::from_secs(5)).block_on(async move {
-///     runtime::spawn(async move {
-///         runtime::stopping().await; // or a request, whichever is first
-///         # end.store(true, std::sync::atomic::Ordering::Relaxed);
-///         println!("the last response is sent");
-///     });
-///     runtime::yield_now().await;
-/// })?; // the main future ends: the grace period begins
-/// # assert!(finished.load(std::sync::atomic::Ordering::Relaxed));
-/// # Ok::<(), annulus::SetupError>(())
+/// use annulus::net::{TcpListener, TcpStream};
+/// use annulus::runtime::{self, Runtime};
+/// use futures_lite::future::or;
+///
+/// async fn echo(stream: TcpStream) -> std::io::Result<()> {
+///     let stopped = async || {
+///         runtime::stopping().await;
+///         None
+///     };
+///     let mut chunks = stream.recv_multishot();
+///     while let Some(chunk) = or(chunks.next(), stopped()).await { // the first that is ready
+///         stream.send_all(chunk?).await?;
+///     }
+///     Ok(())
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)); let end = ended.clone();
+/// Runtime::builder().grace(Duration::from_secs(60)).block_on(async move {
+///     let listener = TcpListener::bind("127.0.0.1:0")?;
+///     let client = TcpStream::connect(listener.local_addr()?).await?;
+///     # let echo = move |stream| { let end = end.clone(); async move {
+///     #     echo(stream).await.unwrap(); end.store(true, std::sync::atomic::Ordering::Relaxed) } };
+///     runtime::spawn(echo(listener.accept().await?));
+///     client.send_all("hello").await?;
+///     assert_eq!(client.recv_exact(vec![0; 5]).await?, b"hello");
+///     Ok::<_, std::io::Error>(()) // the main future ends: the grace period begins
+/// })??;
+/// # assert!(ended.load(std::sync::atomic::Ordering::Relaxed));
+/// # Ok(()) }
 /// ```
 ///
 /// # Panics

@@ -1,5 +1,5 @@
-//! axum's routers on the cores of Annulus, with Tokio's context on each core. Feature `axum`, for axum 0.8.9 or later of
-//! 0.8.
+//! axum's routers on the cores of Annulus, with Tokio's context on each core. Feature `axum`, for axum 0.8, from
+//! 0.8.9 on.
 //!
 //! In an axum program, one line of `main` changes. Handlers, layers and state stay as they are:
 //!

@@ -30,8 +30,9 @@ How it measures:
   echoes byte for byte; HTTP by status and length (with --body, byte for byte; for compared
   servers, 1 in 16 of the bodies above 4 KiB); redis and memcached by type, memcached also by
   key, and values byte for byte with --fill. A request without a valid response counts as an
-  error. With --disconnect, requests are counted when they are sent, and no response is checked. A run fails on an error, on a connection that is missing at the end, and on a count
-  that does not match.
+  error. With --disconnect, requests are counted when they are sent, and no response is checked.
+  A run fails on an error, on a connection that is missing at the end, and on a count that does
+  not match.
   Without --rate, each connection keeps --pipeline requests in flight. Latency is then the time
   from sending to response; it does not include requests that a slow server has delayed. With
   --rate, requests are sent on a fixed schedule, and latency starts at the scheduled time.

@@ -207,6 +207,7 @@ impl<K: Kernel> Driver<K> {
 
     /// Polls once, and sleeps if there was no work. Returns `Some` if the driver is stopped and drained except for this
     /// number of operations.
+    #[must_use = "`run` drives until the end"]
     pub(crate) fn drive(&mut self) -> Option<u32> {
         let worked = self.poll();
         let ended = self.ended();

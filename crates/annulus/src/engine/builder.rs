@@ -454,7 +454,7 @@ fn start_driver(
             return;
         }
         let limits = limits.within(&ring);
-        Driver::new(handle, ring, limits, tuning).drive();
+        Driver::new(handle, ring, limits, tuning).run();
     };
     let thread = thread::Builder::new()
         .name(THREAD_NAME.to_owned())

@@ -126,8 +126,8 @@ pub trait Worker: Send + 'static {
     /// Returns the bytes that a correct response to `op` has, for the variant that does no I/O.
     fn ideal_result(&self, op: &Op) -> impl Completed + use<Self>;
 
-    /// Reports that the variant has made a call that submits or waits. Without these reports the row has no calls over
-    /// time.
+    /// Reports that the variant has made a call that submits or waits. Without these reports, the timeline of the row
+    /// has no number of calls.
     #[inline]
     fn called(&mut self) {}
 }

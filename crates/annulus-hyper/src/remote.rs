@@ -158,7 +158,7 @@ impl Pipe {
         }
     }
 
-    /// Sends some of the bytes that the user has written before leaving. Returns whether more are left.
+    /// Sends some of the bytes that the user has written before leaving. Returns whether bytes remain.
     fn send_rest<S: ConnectedStream>(
         &self,
         stream: &mut Inner<S>,

@@ -37,8 +37,8 @@ const DELETES: usize = 10;
 
 /// An object store of local files, to use in place of `object_store::local::LocalFileSystem`.
 ///
-/// It has the constructors of `LocalFileSystem` and gives the same answers, errors and ETags. Both can use one folder,
-/// one after the other or together. Differences:
+/// It has the constructors of `LocalFileSystem` and returns the same results, errors and ETags. Both can use one
+/// folder, one after the other or together. Differences:
 ///
 /// - A range of at most 1 MiB is read before [`get_opts`](ObjectStore::get_opts) returns. Longer ranges are a stream
 ///   that reads ahead. The payload is always a stream, never a file.

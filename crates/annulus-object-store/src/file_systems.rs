@@ -1,5 +1,5 @@
-//! The file systems of objects. Calls on one that hangs, such as a FUSE whose process has stopped or a frozen disk,
-//! leave rings and threads for calls on the others.
+//! The file systems of objects. One may hang, such as a FUSE whose process has stopped, or a frozen disk. Calls on it
+//! then occupy only some of the rings' workers and of the threads, so that calls on other file systems continue.
 //!
 //! The kernel's table of mounts names the file system of a path without a call of that file system.
 

@@ -8,7 +8,7 @@
 
 use annulus::preload::Wait;
 
-/// After this many consecutive rounds that brought only connections, the next wait is patient.
+/// The number of consecutive rounds with connections only, after which a wait is patient as described above.
 const ROUNDS: u32 = 4;
 /// The number of completions that ends a patient wait.
 const COMPLETIONS: u32 = 8;

@@ -336,7 +336,8 @@ impl SetGuard {
         (held | shared_member.held_elsewhere) & (shared_member.events | flag::ERR)
     }
 
-    /// Returns whether there is a shared member to report. Forgets those of which the library holds nothing any more.
+    /// Returns whether there is a shared member to report. Removes members whose descriptor is no longer a handed-back
+    /// connection.
     pub(crate) fn has_ready_shared_member(&mut self) -> bool {
         if self.shared_members.is_empty() {
             return false;

@@ -109,9 +109,9 @@ pub(crate) fn has_ulp(fd: c_int) -> bool {
 /// served.
 static CLIENTS_NEVER_SERVED: AtomicU8 = AtomicU8::new(0);
 
-/// Stops serving new connections of the same listener. The program's call on a served connection came too late for
-/// bytes that the ring had already taken, and it will probably do the same to others. `false`: they were not served
-/// anyway.
+/// Stops serving new connections of the same listener. The program made a call on a served connection that should also
+/// have applied to bytes which the ring had already received. It will probably make the same call on other connections.
+/// Returns `false` if new connections were not served before.
 pub(crate) fn never_serve_siblings(entry: &Entry, why: Why) -> bool {
     if why_siblings_never_served(entry).is_some() {
         return false;

@@ -434,7 +434,7 @@ unsafe impl Send for ArenaBuf {}
 unsafe impl Sync for ArenaBuf {}
 
 impl ArenaBuf {
-    /// Sets the length that operations use and that the slice has. It may be raised again up to the capacity.
+    /// Sets the length that operations use and that the slice has. A later call may raise it again.
     ///
     /// The last page of a file that does not end at a page:
     ///

@@ -166,8 +166,8 @@ struct ExecutorRing {
     executor: u64,
     /// `None` if the ring could not be created.
     ring: Option<OwnRing>,
-    /// The number of operations of the thread before the next attempt to create the ring. `None` if it would fail
-    /// again.
+    /// The number of operations of the thread before the next attempt to create the ring. `None` if another attempt
+    /// would fail for the same reason.
     retry: Cell<Option<u32>>,
 }
 

@@ -60,7 +60,7 @@ impl ThreadlessState {
         *self.place() = DriverPlace::Taken(driver);
     }
 
-    /// Removes the driver of the handle. `free`: no operation of it is left.
+    /// Removes the driver of the handle. `free` is true if the driver has no operations left.
     pub(super) fn vacate(&self, free: bool) {
         let after = if free {
             DriverPlace::Free

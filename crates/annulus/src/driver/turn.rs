@@ -46,7 +46,7 @@ unsafe impl<T: Send> Sync for Turn<T> {}
 /// The result of an attempt to take the turn.
 pub(super) enum Attempt<'a, T> {
     Held(TurnGuard<'a, T>),
-    /// Another thread has the turn, and will take one more.
+    /// Another thread holds the turn. It sees that this attempt was made, and takes another turn.
     Taken {
         /// That thread sleeps in the kernel, and has to be interrupted.
         asleep: bool,

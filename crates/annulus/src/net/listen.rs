@@ -129,7 +129,8 @@ impl ListenOptions {
     /// case, except a process of the same user that sets `SO_REUSEPORT`: a runtime of several cores sets it on its
     /// listeners.
     ///
-    /// A service for one core only. Otherwise the kernel would send connections to each core that binds the address:
+    /// A service on one core only. With the option on, a second core could bind the address by mistake, and would get
+    /// some of the connections:
     ///
     /// ```
     /// use std::net::{Ipv4Addr, TcpListener as Std};

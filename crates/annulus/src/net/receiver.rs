@@ -109,7 +109,7 @@ impl Receiver {
         matches!(*self.under_way.borrow(), UnderWay::Armed { .. })
     }
 
-    /// Replaces the receive that is under way. The one before is dropped with nothing borrowed.
+    /// Replaces the receive that is under way. The old one is dropped after the borrow of the cell has ended.
     fn set_under_way(&self, next: UnderWay) {
         drop(self.under_way.replace(next));
     }

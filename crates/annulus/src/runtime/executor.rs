@@ -234,7 +234,7 @@ pub(super) fn kept_on_this_core(home: &Inbox, position: usize) -> Option<Rc<dyn 
     existing.ok().flatten()
 }
 
-/// Drops the value at `position` of core `home`. Returns `false` if this is not its thread.
+/// Drops the value at `position` of core `home`. Returns `false` if the calling thread is not that core.
 pub(super) fn forget_on_this_core(home: &Inbox, position: usize) -> bool {
     let executor = current().filter(|executor| executor.inbox.number == home.number);
     let Some(executor) = executor else {

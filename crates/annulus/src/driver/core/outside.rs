@@ -93,7 +93,7 @@ impl Core {
         self.stay_awake();
     }
 
-    /// Submits operations during a sleep. Returns whether there is work that ends it.
+    /// Submits operations while the core sleeps. Returns whether the core has to wake up for other work.
     pub(crate) fn submit_asleep(&self) -> bool {
         match (&self.backend, self.sleep.get()) {
             (Backend::Rings(rings), Some(sleep)) if !self.is_elsewhere() => {

@@ -47,7 +47,7 @@ impl Rings {
         self.is_queued() || self.has_work_with_eventfd()
     }
 
-    /// Submits during a sleep. Returns whether there is work that ends it.
+    /// Submits operations while the core sleeps. Returns whether the core has to wake up for other work.
     pub(in super::super) fn submit_asleep(&self, core: &Core, on_push: fn()) -> bool {
         // Without the eventfd, which would report each completion of the submission.
         self.with_ring(|ring| ring.set_wake_eventfd(false));

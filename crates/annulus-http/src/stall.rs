@@ -133,7 +133,7 @@ mod tests {
     use std::time::Duration;
 
     use annulus::Backend;
-    use annulus::net::{TcpListener, TcpStream};
+    use annulus::net::{Acknowledged, TcpListener, TcpStream};
     use annulus::runtime::{Runtime, spawn, yield_now};
 
     use super::*;
@@ -183,13 +183,16 @@ mod tests {
             }
         }
 
-        fn acknowledged(&self) -> u64 {
-            self.near
-                .send_progress()
-                .acknowledged()
-                .unwrap()
-                .unwrap()
-                .bytes
+        fn acknowledged(&self) -> Acknowledged {
+            let acknowledged = self.near.send_progress().acknowledged();
+            acknowledged.unwrap().unwrap()
+        }
+
+        /// Waits until all sent bytes are acknowledged.
+        async fn wait_for_all(&self) {
+            while !self.acknowledged().all {
+                yield_now().await;
+            }
         }
 
         /// Returns the number of ticks until the client counts as stalled.
@@ -227,8 +230,8 @@ mod tests {
             let sending = spawn(async move { near.send_all(vec![0; 64 << 20]).await.map(drop) });
             let mut stall = Stall::of_send(fixture.near.send_progress(), &fixture.registration);
             for _ in 0..10 * TICKS {
-                let before = fixture.acknowledged();
-                while fixture.acknowledged() == before {
+                let before = fixture.acknowledged().bytes;
+                while fixture.acknowledged().bytes == before {
                     let (bytes, _) = fixture.far.recv(vec![0; PIECE_BYTES]).await.unwrap();
                     assert!(bytes > 0);
                 }
@@ -251,16 +254,7 @@ mod tests {
                 };
                 let mut stall = Stall::of_send(fixture.near.send_progress(), &fixture.registration);
                 fixture.near.send_all(vec![0; 1000]).await.unwrap();
-                while !fixture
-                    .near
-                    .send_progress()
-                    .acknowledged()
-                    .unwrap()
-                    .unwrap()
-                    .all
-                {
-                    yield_now().await;
-                }
+                fixture.wait_for_all().await;
                 let mut count = 0;
                 while !stall.has_stalled(&fixture.registration, &ticks, 0) {
                     fixture.watches.advance();
@@ -284,16 +278,7 @@ mod tests {
                 Stall::of_responses(fixture.near.send_progress(), &fixture.registration);
             for look in 1..=TICKS {
                 fixture.near.send_all(b"pong".as_slice()).await.unwrap();
-                while !fixture
-                    .near
-                    .send_progress()
-                    .acknowledged()
-                    .unwrap()
-                    .unwrap()
-                    .all
-                {
-                    yield_now().await;
-                }
+                fixture.wait_for_all().await;
                 fixture.watches.advance();
                 let stalled = stall.has_stalled(&fixture.registration, &ticks(), 0);
                 assert_eq!(stalled, look == TICKS);

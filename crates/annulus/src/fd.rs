@@ -122,6 +122,11 @@ impl Fd {
         self.0.raw
     }
 
+    /// Returns the path of its link in /proc, which every process may follow.
+    pub(crate) fn proc_link(&self) -> String {
+        format!("/proc/self/fd/{}", self.raw())
+    }
+
     pub(crate) fn is_simulated(&self) -> bool {
         self.0.closer.is_some()
     }

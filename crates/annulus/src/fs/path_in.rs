@@ -101,7 +101,7 @@ impl<'a> PathIn<'a> {
         match self.target()? {
             At::In(_, path) if path.is_empty() => Ok(At::Path(path)),
             At::In(fd, _) if self.path.is_relative() && !fd.is_simulated() => {
-                let dir = PathBuf::from(format!("/proc/self/fd/{}", fd.raw()));
+                let dir = PathBuf::from(fd.proc_link());
                 // An absolute path; the descriptor is only kept open.
                 Ok(At::In(fd, path_to_cstring(&dir.join(self.path))?))
             }

@@ -30,7 +30,7 @@ impl Link {
     /// Links an open file, which may have no name. The kernel does so by descriptor only for the superuser, or since
     /// Linux 6.10, but every process may follow its links in /proc.
     pub(crate) fn open_file(fd: Fd, name: At) -> Link {
-        let link = CString::new(format!("/proc/self/fd/{}", fd.raw())).unwrap_or_default();
+        let link = CString::new(fd.proc_link()).unwrap_or_default();
         let (file, flags) = match fd.is_simulated() {
             true => (At::File(fd), call::AT_EMPTY_PATH),
             // An absolute path; the descriptor is only kept open.

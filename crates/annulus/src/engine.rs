@@ -217,8 +217,7 @@ impl Engine {
     ///
     /// Fails with `Config` if the layout is invalid, and with `Os` if the memory cannot be allocated.
     pub fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
-        let arena = Arena::new(layout, &self.submitter.arenas)?;
-        self.submitter.register_soon();
+        let arena = self.submitter.register_buffers(layout)?;
         // Not the calling core, which registers it when it polls its ring.
         if !self.is_of_runtime {
             self.submitter.wait_for_registration(arena.region());

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::handle::DriverHandle;
 use super::lazy_driver::LazyDriver;
 use super::{blocking, contain, coop_budget, thread_rings};
-use crate::buf::{Arenas, BouncePool, RegisteredRegion};
+use crate::buf::{Arena, Arenas, BouncePool, BufferLayout, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::{CloseFd, MountHints};
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
@@ -97,7 +97,7 @@ pub(crate) struct Submitter {
     /// The results of the files' first attempts to read from the page cache.
     pub(crate) mount_hints: Arc<MountHints>,
     /// The arenas that every driver registers.
-    pub(crate) arenas: Arc<Arenas>,
+    arenas: Arc<Arenas>,
     /// Closes descriptors, if they are not the process's own.
     pub(crate) closer: Option<Arc<dyn CloseFd>>,
     /// The clock of deadlines, if it is not the machine's.
@@ -335,9 +335,11 @@ impl Submitter {
         !self.handles.is_empty()
     }
 
-    /// Makes the drivers register an arena that was just added, without waiting.
-    pub(crate) fn register_soon(&self) {
+    /// Creates an arena, and makes the drivers register it, without waiting.
+    pub(crate) fn register_buffers(&self, layout: BufferLayout) -> Result<Arena, SetupError> {
+        let arena = Arena::new(layout, &self.arenas)?;
         (self.handles.iter()).for_each(|handle| handle.wake_for_registration());
+        Ok(arena)
     }
 
     /// Waits until the drivers have registered an arena, or have failed to.

@@ -213,9 +213,7 @@ impl Handle {
             let text = "can't register buffers: the runtime has ended; register them while it runs";
             return Err(SetupError::Config(text.to_owned()));
         };
-        let arena = Arena::new(layout, &files.arenas)?;
-        files.register_soon();
-        Ok(arena)
+        files.register_buffers(layout)
     }
 }
 

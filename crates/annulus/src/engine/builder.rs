@@ -301,29 +301,19 @@ impl EngineBuilder {
     }
 
     fn build_rings(&self, ring: RingConfig) -> Result<Rings, SetupError> {
-        let mut handles = Vec::new();
-        let mut made = None;
-        for _ in 0..self.options.threads {
-            match make_driver(ring.clone(), self.options.limits, self.tuning()) {
-                Ok((handle, facts)) => {
-                    made = Some(facts);
-                    handles.push(handle);
-                }
-                Err(error) => {
-                    // Ends the drivers that have started.
-                    drop(Submitter::new(
-                        handles,
-                        Opcodes::NONE,
-                        self.options.blocking(None),
-                    ));
-                    return Err(error);
-                }
-            }
-        }
-        let Some(facts) = made else {
-            return Err(SetupError::Config("drivers is 0".to_owned()));
-        };
+        let make = || make_driver(ring.clone(), self.options.limits, self.tuning());
+        // `build` has checked that there is at least one.
+        let (first, mut facts) = make()?;
+        let mut handles = vec![first];
+        let others = (1..self.options.threads).try_for_each(|_| {
+            let (handle, latest) = make()?;
+            facts = latest;
+            handles.push(handle);
+            Ok(())
+        });
+        // On failure, dropping this ends the drivers that have started.
         let mut submitter = Submitter::new(handles, facts.opcodes, self.options.blocking(None));
+        others?;
         submitter.thread_ring_config = Some(self.thread_ring_config(ring));
         submitter.executors_make_rings = self.thread_rings;
         #[cfg(feature = "tokio")]

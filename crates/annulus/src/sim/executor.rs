@@ -174,6 +174,7 @@ where
     };
     let state = Rc::new(RefCell::new(Joined {
         output: None,
+        taken: false,
         waker: None,
     }));
     let task_state = Rc::clone(&state);
@@ -194,10 +195,14 @@ where
 
 struct Joined<T> {
     output: Option<T>,
+    /// True once the handle has returned the output.
+    taken: bool,
     waker: Option<Waker>,
 }
 
 /// Awaits the output of a spawned future. Dropping the handle does not stop the future.
+///
+/// Polling it again after it has returned the output panics, as with the handles of Tokio and of the library's runtime.
 ///
 /// ```
 /// use annulus::sim::{self, Sim, SimConfig};
@@ -220,8 +225,15 @@ impl<T> Future for JoinHandle<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let mut state = self.0.borrow_mut();
+        assert!(
+            !state.taken,
+            "a JoinHandle was polled after it had completed"
+        );
         match state.output.take() {
-            Some(output) => Poll::Ready(output),
+            Some(output) => {
+                state.taken = true;
+                Poll::Ready(output)
+            }
             None => {
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
@@ -232,8 +244,9 @@ impl<T> Future for JoinHandle<T> {
 
 impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.0.borrow();
         f.debug_struct("JoinHandle")
-            .field("ended", &self.0.borrow().output.is_some())
+            .field("ended", &(state.taken || state.output.is_some()))
             .finish()
     }
 }

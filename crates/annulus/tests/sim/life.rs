@@ -167,3 +167,13 @@ fn a_driver_thread_completes_cancels_and_ends() {
         assert_eq!((census.alive(), sim.open_descriptors()), (0, 0));
     });
 }
+
+#[test]
+#[should_panic(expected = "a JoinHandle was polled after it had completed")]
+fn a_join_handle_that_has_returned_its_output_panics_when_polled_again() {
+    machine(SimConfig::new(1)).run(async |_engine| {
+        let mut handle = spawn(async { 7 });
+        assert_eq!((&mut handle).await, 7);
+        (&mut handle).await
+    });
+}

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::contain::contain;
-use super::thread_rings::RingExecutor;
+use super::thread_rings;
 use super::threadless::ThreadlessDriver;
 use crate::sys::forked;
 use crate::sys::ring::Ring;
@@ -27,7 +26,7 @@ const LOCK_ATTEMPTS: u32 = 1_000;
 
 struct WatchedRing {
     driver: Weak<ThreadlessDriver<Ring>>,
-    ring_executor: &'static dyn RingExecutor,
+    /// The number of the executor.
     executor: u64,
 }
 
@@ -59,11 +58,7 @@ fn lock() -> Option<MutexGuard<'static, WatchedRings>> {
 }
 
 /// Adds a ring. Without the thread, the ring works as long as its executor runs.
-pub(super) fn add(
-    driver: &Arc<ThreadlessDriver<Ring>>,
-    ring_executor: &'static dyn RingExecutor,
-    executor: u64,
-) {
+pub(super) fn add(driver: &Arc<ThreadlessDriver<Ring>>, executor: u64) {
     let Some(mut state) = lock() else { return };
     if state.process != forked::process() {
         *state = WatchedRings {
@@ -75,7 +70,6 @@ pub(super) fn add(
     }
     state.rings.push(WatchedRing {
         driver: Arc::downgrade(driver),
-        ring_executor,
         executor,
     });
     if state.thread.is_none() {
@@ -149,7 +143,7 @@ fn inspect_all(process: u64) -> Option<bool> {
         let found = driver.inspect();
         busy |= found.busy;
         if found.missed {
-            missed.push((Arc::clone(&driver), ring.ring_executor, ring.executor));
+            missed.push((Arc::clone(&driver), ring.executor));
         }
         drivers.push(driver);
         true
@@ -161,9 +155,9 @@ fn inspect_all(process: u64) -> Option<bool> {
     drop(state);
     // Outside the lock: dropping the last reference to a driver may run foreign code, and so does a poll.
     drop(drivers);
-    for (driver, ring_executor, executor) in missed {
+    for (driver, executor) in missed {
         driver.poll();
-        contain(|| ring_executor.missed_completions(executor));
+        thread_rings::report_missed(executor);
     }
     (!ends).then_some(busy)
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use super::contain::contained;
+use super::contain::{contain, contained};
 use super::handle::DriverHandle;
 use super::ring_watch;
 use super::submitter::Submitter;
@@ -23,7 +23,7 @@ use crate::error::SetupError;
 use crate::sys::probe;
 use crate::sys::ring::Ring;
 
-/// An executor that drives rings on its own threads.
+/// An executor that drives rings on its own threads. A trait, because the drivers must not import Tokio's module.
 pub(crate) trait RingExecutor: Send + Sync {
     /// Returns whether the calling thread is in the executor. Called for each operation, so it should be fast.
     fn presence(&self) -> Presence;
@@ -39,15 +39,11 @@ pub(crate) trait RingExecutor: Send + Sync {
 
     /// Returns whether the executor runs the [`Batches`] of its rings as a task, and a task that is woken on the
     /// calling thread runs there. Otherwise each operation is submitted immediately.
-    fn runs_batches(&self) -> bool {
-        false
-    }
+    fn runs_batches(&self) -> bool;
 
     /// Reports that completions of a ring stayed unnoticed although the executor with this number should have polled
     /// it, for example because all of its threads were blocked. The caller has polled the ring.
-    fn missed_completions(&self, executor: u64) {
-        let _ = executor;
-    }
+    fn missed_completions(&self, executor: u64);
 }
 
 /// A thread's part in an executor.
@@ -67,6 +63,13 @@ static EXECUTOR: OnceLock<&'static dyn RingExecutor> = OnceLock::new();
 #[cfg(feature = "tokio")]
 pub(crate) fn set_ring_executor(ring_executor: &'static dyn RingExecutor) {
     let _ = EXECUTOR.set(ring_executor);
+}
+
+/// Reports to the executor that completions of a ring stayed unnoticed.
+pub(super) fn report_missed(executor: u64) {
+    if let Some(ring_executor) = EXECUTOR.get() {
+        contain(|| ring_executor.missed_completions(executor));
+    }
 }
 
 /// A ring of one thread, for the executor that drives it. Dropping it cancels the operations in flight as far as
@@ -349,7 +352,7 @@ fn make(
                 what: "registering a ring with the executor",
                 error,
             })?;
-        ring_watch::add(&driver, ring_executor, executor);
+        ring_watch::add(&driver, executor);
         Ok(OwnRing { index, driver })
     });
     let (ring, retry) = match made {

@@ -4,33 +4,27 @@
 //! A background task of the core, the pump, does the sending. It starts with the first write, and ends when the
 //! writer has been dropped and all data is sent.
 
+mod pump;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::sending::send_permit;
 use crate::buf::IoBuf;
-use crate::driver::core::{Core, SocketOperation};
+use crate::driver::core::Core;
 use crate::error::BufError;
 use crate::fd::Socket;
-use crate::op::{SendAll, SendVectored, SocketOp};
-use crate::sys::engine_error::{code_of, error_of};
-use crate::sys::errno::{ECANCELED, EPIPE};
+use crate::sys::engine_error::error_of;
 use crate::sys::on_core::OnCore;
+use pump::Pump;
 
 /// Unsent bytes from which on a write waits.
 const LIMIT_BYTES: usize = 64 << 10;
 /// A buffer of at most this size is copied, so that it is sent together with its neighbours, bytes.
 const COPIED_BYTES: usize = 4 << 10;
-/// The maximum number of pieces in one send.
-const TOGETHER_MAX: usize = 64;
-/// Largest buffer that is kept while nothing is written, bytes.
-const KEPT_BYTES: usize = 4 << 10;
 
 /// Writes to a stream through memory, so that several small writes become one send.
 ///
@@ -106,12 +100,6 @@ impl Piece {
             Piece::Owned(buf) => buf,
         }
     }
-}
-
-/// The data of one send.
-enum NextWrite {
-    One(Piece),
-    Several(Vec<Box<dyn IoBuf>>),
 }
 
 impl Writer {
@@ -448,124 +436,6 @@ impl Sink {
         drop(state);
         let pump = Pump(Rc::clone(self));
         self.core.start_background(Box::pin(pump.run()));
-    }
-
-    /// Waits for data to send. Returns whether more data can follow: `false` after the last send.
-    fn poll_any(&self, context: &Context<'_>) -> Poll<bool> {
-        let mut state = self.state.borrow_mut();
-        if state.failed != 0 {
-            return Poll::Ready(false);
-        }
-        if !state.waiting.is_empty() {
-            return Poll::Ready(true);
-        }
-        if state.closed {
-            return Poll::Ready(false);
-        }
-        // The writer is idle: free a large buffer.
-        if state.spare.capacity() > KEPT_BYTES {
-            state.spare = Vec::new();
-        }
-        let before = state.pump.replace(context.waker().clone());
-        drop(state);
-        drop(before);
-        Poll::Pending
-    }
-
-    /// Takes the data of the next send, if there is any.
-    fn next(&self) -> Option<NextWrite> {
-        let mut state = self.state.borrow_mut();
-        if state.waiting.len() > 1 {
-            let pieces = state.waiting.len().min(TOGETHER_MAX);
-            let pieces = state.waiting.drain(..pieces).map(Piece::into_buf);
-            return Some(NextWrite::Several(pieces.collect()));
-        }
-        state.waiting.pop_front().map(NextWrite::One)
-    }
-
-    /// Runs a send, and records whether the kernel has its data.
-    async fn send<T: SocketOp>(&self, op: T) -> T::Output {
-        let mut operation = SocketOperation::new(Rc::clone(&self.core), op);
-        self.state.borrow_mut().taken = true;
-        std::future::poll_fn(|context| {
-            let polled = Pin::new(&mut operation).poll(context);
-            self.state.borrow_mut().taken = !operation.has_begun();
-            polled
-        })
-        .await
-    }
-
-    /// Records the end of a send of `bytes` bytes.
-    fn sent(&self, bytes: usize, sent: io::Result<Option<Vec<u8>>>) {
-        let mut state = self.state.borrow_mut();
-        match sent {
-            Ok(gathered) => {
-                state.unsent -= bytes;
-                if let Some(mut gathered) = gathered {
-                    gathered.clear();
-                    state.spare = gathered;
-                }
-            }
-            Err(error) => state.failed = code_of(&error).unwrap_or(ECANCELED),
-        }
-        let writer = state.writer.take();
-        drop(state);
-        writer.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// The background task that sends the gathered data.
-struct Pump(Rc<Sink>);
-
-impl Pump {
-    async fn run(self) {
-        let sink = &self.0;
-        while std::future::poll_fn(|context| sink.poll_any(context)).await {
-            // Wait for the permit first: more data may be gathered during the sends of other tasks.
-            let permit = match send_permit(&sink.socket).await {
-                Ok(permit) => permit,
-                Err(error) => return sink.sent(0, Err(error)),
-            };
-            let Some(next) = sink.next() else { continue };
-            let (bytes, sent) = match next {
-                NextWrite::One(Piece::Gathered(gathered)) => {
-                    let bytes = gathered.len();
-                    let sent = sink.send(SendAll::new(gathered, permit)).await;
-                    (bytes, sent.map(Some).map_err(io::Error::from))
-                }
-                NextWrite::One(Piece::Owned(buf)) => {
-                    let bytes = buf.init_bytes();
-                    let sent = sink.send(SendAll::new(buf, permit)).await;
-                    (bytes, sent.map(|_| None).map_err(io::Error::from))
-                }
-                NextWrite::Several(bufs) => {
-                    let bytes = bufs.iter().map(IoBuf::init_bytes).sum();
-                    let sent = sink.send(SendVectored::new(bufs, permit)).await;
-                    (bytes, sent.map(|_| None).map_err(io::Error::from))
-                }
-            };
-            sink.sent(bytes, sent);
-        }
-    }
-}
-
-/// The runtime has ended, or a send has failed. Unsent data is discarded, so the connection is reset: the peer must
-/// not take what it has for the whole message.
-impl Drop for Pump {
-    fn drop(&mut self) {
-        let mut state = self.0.state.borrow_mut();
-        let is_left = state.taken || !state.waiting.is_empty();
-        if is_left && state.failed != EPIPE {
-            self.0.socket.cut();
-        }
-        if state.failed == 0 && state.unsent > 0 {
-            state.failed = ECANCELED;
-        }
-        let waiting = std::mem::take(&mut state.waiting);
-        let writer = state.writer.take();
-        drop(state);
-        drop(waiting);
-        writer.into_iter().for_each(Waker::wake);
     }
 }
 

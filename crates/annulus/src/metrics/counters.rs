@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::histogram::bucket;
-use super::record::{self, Number, Part};
+use super::record::{self, Number, TimePart};
 use super::registry;
 use super::snapshot::SourceKind;
 use crate::op::OperationNumber;
@@ -156,10 +156,16 @@ impl Counters {
             completed,
         } = times;
         for (part, ns) in [
-            (Part::Queue, begun.saturating_sub(submitted)),
-            (Part::Device, completed.saturating_sub(begun.max(submitted))),
+            (TimePart::Queue, begun.saturating_sub(submitted)),
+            (
+                TimePart::Device,
+                completed.saturating_sub(begun.max(submitted)),
+            ),
             // Written last and never 0: readers take this sum as the sign that there is data.
-            (Part::Latency, completed.saturating_sub(submitted).max(1)),
+            (
+                TimePart::Latency,
+                completed.saturating_sub(submitted).max(1),
+            ),
         ] {
             add(
                 self.word(record::buckets(operation, part).start + bucket(ns)),

@@ -76,7 +76,7 @@ pub const WORDS: usize = (PRELOAD + PRELOAD_WORDS).next_multiple_of(PAGE_WORDS);
 
 /// The histograms of an operation.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum TimePart {
     Latency,
     Queue,
     Device,
@@ -100,13 +100,13 @@ pub(super) fn failed(operation: OperationNumber) -> usize {
 }
 
 #[inline]
-pub(super) fn sum(operation: OperationNumber, part: Part) -> usize {
+pub(super) fn sum(operation: OperationNumber, part: TimePart) -> usize {
     SUMS + position_of(operation) * PARTS + part as usize
 }
 
 /// Returns the words of a histogram's buckets.
 #[inline]
-pub(super) fn buckets(operation: OperationNumber, part: Part) -> Range<usize> {
+pub(super) fn buckets(operation: OperationNumber, part: TimePart) -> Range<usize> {
     let from = HEAD_WORDS + (position_of(operation) * PARTS + part as usize) * BUCKETS;
     from..from + BUCKETS
 }
@@ -276,13 +276,14 @@ pub fn read(
     let mut operations = Vec::new();
     for number in OperationNumber::all() {
         let done = head[completed(number)];
-        let sums = [Part::Latency, Part::Queue, Part::Device].map(|part| head[sum(number, part)]);
+        let sums = [TimePart::Latency, TimePart::Queue, TimePart::Device]
+            .map(|part| head[sum(number, part)]);
         if done == 0 && sums == [0; 3] {
             continue;
         }
-        let mut histogram = |part: Part| {
+        let mut histogram = |part: TimePart| {
             let sum_ns = head[sum(number, part)];
-            let timed = head[sum(number, Part::Latency)] > 0;
+            let timed = head[sum(number, TimePart::Latency)] > 0;
             let counts = timed
                 .then(|| fetch(buckets(number, part).start, BUCKETS))
                 .flatten();
@@ -294,9 +295,9 @@ pub fn read(
             name: op::NAMES[number.index()],
             completed: done,
             failed: head[failed(number)],
-            latency: histogram(Part::Latency),
-            queue: histogram(Part::Queue),
-            device: histogram(Part::Device),
+            latency: histogram(TimePart::Latency),
+            queue: histogram(TimePart::Queue),
+            device: histogram(TimePart::Device),
         });
     }
     let mut preload = PreloadCounts::default();
@@ -477,7 +478,7 @@ mod tests {
     fn every_operation_has_words_of_its_own() {
         let mut taken = std::collections::BTreeSet::new();
         for operation in OperationNumber::all() {
-            let parts = [Part::Latency, Part::Queue, Part::Device];
+            let parts = [TimePart::Latency, TimePart::Queue, TimePart::Device];
             let buckets = parts.map(|part| buckets(operation, part));
             let sums = parts.map(|part| sum(operation, part));
             assert!(failed(operation) < BACKEND);

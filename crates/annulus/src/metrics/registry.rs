@@ -13,7 +13,7 @@ use super::layout::{
     FILE_NAME, HEADER_MOVES, HEADER_NAMES, HEADER_PROCESS, HEADER_RECORDS, HEADER_VERSION,
     HEADER_WORDS, MAGIC, RECORDS_MAX, in_order, offset_of,
 };
-use super::record::{self, Number, PAGE_WORDS, Part, WORDS};
+use super::record::{self, Number, PAGE_WORDS, TimePart, WORDS};
 use super::snapshot::{Source, SourceKind};
 use crate::narrow::to_usize;
 use crate::op::OperationNumber;
@@ -160,10 +160,10 @@ fn fold(from: &Record, to: &Record) {
     for operation in OperationNumber::all() {
         add(record::completed(operation));
         add(record::failed(operation));
-        if from[record::sum(operation, Part::Latency)].load(Ordering::Relaxed) == 0 {
+        if from[record::sum(operation, TimePart::Latency)].load(Ordering::Relaxed) == 0 {
             continue;
         }
-        for part in [Part::Latency, Part::Queue, Part::Device] {
+        for part in [TimePart::Latency, TimePart::Queue, TimePart::Device] {
             add(record::sum(operation, part));
             record::buckets(operation, part).for_each(add);
         }

@@ -72,6 +72,15 @@ def memcached():
     yield Cell("memcached", put, 50, "set 3 B", pipeline=16)
 
 
+def few():
+    """Around the number of connections with which a set gets its ring."""
+    for connections in (2, 4, 8):
+        yield Cell("redis", ("redis", "--command", "get", "--size", "3", "--fill"), connections, "GET 3 B", least=0.98)
+        yield Cell("memcached", ("memcached", "--command", "get", "--size", "3", "--fill"), connections, "get 3 B",
+                   least=0.98)
+        yield Cell("nginx", ("http", "--path", "/hello"), connections, "return 200", least=0.98)
+
+
 def others():
     root = ("http", "--path", "/hello")
     for connections in (50, 300):
@@ -96,7 +105,7 @@ def applications():
 
 
 def every():
-    return [*redis(), *nginx(), *memcached(), *others(), *applications()]
+    return [*redis(), *nginx(), *memcached(), *few(), *others(), *applications()]
 
 
 def of_keys(number):

@@ -33,11 +33,15 @@ def free_port():
         return sock.getsockname()[1]
 
 
+# More settings of the library, for all servers that run with it.
+SETTINGS = {}
+
+
 def environment(library, how, log, more=None):
     """Returns the variables that a server gets in addition to this process's environment."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("ANNULUS_", "LD_PRELOAD"))}
     if how not in (PLAIN, AGAIN):
-        env |= {"LD_PRELOAD": str(library), "ANNULUS_STATS": "1", "ANNULUS_LOG": str(log)}
+        env |= {"LD_PRELOAD": str(library), "ANNULUS_STATS": "1", "ANNULUS_LOG": str(log), **SETTINGS}
     if how == POLLED:
         env["ANNULUS_SQPOLL"] = "1"
     return env | (more or {})

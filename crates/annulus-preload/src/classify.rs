@@ -14,6 +14,17 @@ use crate::sys;
 /// Checks whether an epoll set may serve the descriptor. Queries the kernel for anything that the table does not
 /// record.
 pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
+    let was_known = entry.kind() != Kind::Free;
+    may_be_served(entry, fd)?;
+    // The peer may have reset it since it was accepted, or since it was last in a set.
+    if was_known && !fd_table::is_just_accepted(fd) && !sys::is_connected(fd) {
+        return Err(Why::NotConnected);
+    }
+    Ok(())
+}
+
+/// Checks whether an epoll set may serve the descriptor later, if it is still connected then.
+pub(crate) fn may_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     let kind = entry.kind();
     if !matches!(kind, Kind::Free | Kind::Stream) {
         return Err(Why::NotAStream);
@@ -57,16 +68,12 @@ pub(crate) fn can_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
     if let Some(why) = sockopts::why_siblings_never_served(entry) {
         return Err(why);
     }
-    // The peer may have reset it since it was accepted, or since it was last in a set.
-    if kind != Kind::Free && !fd_table::is_just_accepted(fd) && !sys::is_connected(fd) {
-        return Err(Why::NotConnected);
-    }
     if entry.flags() & NONBLOCK == 0 {
         let flags = sys::flags_of(fd).map_err(|_| Why::Kernel)?;
         if flags as i32 & libc::O_NONBLOCK == 0 {
             return Err(Why::Blocking);
         }
-        entry.set_kind(Kind::Stream, entry.flags() | NONBLOCK);
+        entry.set_flag(NONBLOCK);
     }
     Ok(())
 }

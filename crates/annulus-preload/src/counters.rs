@@ -311,9 +311,14 @@ pub(crate) fn any() -> bool {
         || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
 }
 
+/// Returns the totals of the process; `None` before its first ring. A filter may forbid to collect them later.
+fn totals() -> Option<Totals> {
+    shared_counters().and_then(|_| Totals::now())
+}
+
 /// Returns the calls that passed through, by reason, for the exit line of a process without a ring.
 pub(crate) fn passed_by_reason() -> String {
-    let totals = Totals::now();
+    let totals = totals();
     let counted = Why::ALL.iter().map(|&why| {
         let early = EARLY.passed[why as usize].load(Ordering::Relaxed);
         let shared = totals.as_ref().map_or(0, |totals| totals.passed(why));
@@ -330,7 +335,7 @@ pub(crate) fn passed_by_reason() -> String {
 pub(crate) fn line() -> String {
     let early = |counters: &[AtomicU64], nth: usize| counters[nth].load(Ordering::Relaxed);
     static NONE: [AtomicU64; CALLS] = [const { AtomicU64::new(0) }; CALLS];
-    let totals = Totals::now();
+    let totals = totals();
     let by_name = |title: &str, count: &dyn Fn(usize) -> (&'static str, u64), of: usize| {
         let pairs: Vec<String> = (0..of)
             .map(count)

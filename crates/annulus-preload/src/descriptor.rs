@@ -7,6 +7,7 @@ use crate::counters::Why;
 use crate::deferred_output;
 use crate::draining;
 use crate::duplicates;
+use crate::early_members;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
@@ -205,7 +206,7 @@ pub(crate) fn duplicate(
             if let Some(set) = Set::of(from)
                 && let Some(mut guard) = set.take()
             {
-                set.mature(&mut guard);
+                early_members::mature(set, &mut guard);
                 guard.fd_count += 1;
                 to.set_epoll_set(std::ptr::from_ref(set).cast_mut());
                 to.set_kind(Kind::Set, 0);

@@ -1,13 +1,14 @@
 //! Members that were added before the set had a ring. The kernel's set has them until then.
 
 use crate::classify;
+use crate::config;
 use crate::connection::{self as flag, KNOWN};
 use crate::counters::Why;
 use crate::ctl_request::CtlRequest;
 use crate::epoll_ctl::{self, count_pass};
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind, never_served};
+use crate::fd_table::{self, Entry, Kind, NONBLOCK, never_served};
 use crate::inherited_set;
 use crate::sys;
 use crate::young_set::WAITS_BEFORE_RING;
@@ -25,13 +26,18 @@ pub(crate) fn control_young(
     }
     let is_elsewhere = note_other_set(set, entry, request);
     if request.operation == libc::EPOLL_CTL_ADD {
-        match classify::can_be_served(entry, fd) {
+        match classify::may_be_served(entry, fd) {
             Err(Why::Blocking) => return None,
             Err(_) if entry.kind() == Kind::Listener => return None,
-            Ok(()) if set.young.has_waited() => return None,
             Err(why) => count_pass(why),
             Ok(()) if request.events & !KNOWN != 0 => count_pass(Why::UnknownFlags),
-            Ok(()) => set.young.on_stream(),
+            Ok(()) if set.young.is_almost_grown() => return None,
+            Ok(()) => {
+                set.young.on_stream();
+                if set.young.streams() < config::get().min_connections {
+                    count_pass(Why::FewConnections);
+                }
+            }
         }
         set.young.on_member();
     }
@@ -68,26 +74,48 @@ pub(crate) fn note_set(set: &Set, entry: &Entry, fd: i32, operation: i32, is_els
     }
 }
 
+/// Ends the set's youth: from now on its lists are used. They get the connections that were added until now.
+pub(crate) fn mature(set: &Set, guard: &mut SetGuard) {
+    if !set.young.end() {
+        return;
+    }
+    guard.waits = set.young.waits();
+    guard.has_members = set.young.has_members();
+    if set.young.streams() == 0 {
+        return;
+    }
+    guard.early_members = inherited_set::kernel_members(guard.fd)
+        .into_iter()
+        .filter(|member| member.events & !KNOWN == 0 && stream_of(guard, member.fd).is_some())
+        .map(|member| (member.fd, member.events, member.data))
+        .collect();
+}
+
+/// Returns the stream with the number, if it is a member of the set that no ring serves.
+fn stream_of(guard: &SetGuard, fd: i32) -> Option<&'static Entry> {
+    fd_table::entry(fd)
+        .filter(|entry| entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), guard.set_ptr))
+}
+
+/// Returns whether the set has enough connections for a ring, together with `more` new ones.
+pub(crate) fn are_enough(guard: &mut SetGuard, more: usize) -> bool {
+    let mut members = std::mem::take(&mut guard.early_members);
+    members.retain(|member| stream_of(guard, member.0).is_some());
+    guard.early_members = members;
+    let may_be_served = |&&(fd, ..): &&(i32, u32, u64)| may_be_served(guard, fd);
+    let count = guard.early_members.iter().filter(may_be_served).count();
+    count + more >= config::get().min_connections as usize
+}
+
+/// Returns whether a member that was added before the ring existed is non-blocking, and may be served.
+fn may_be_served(guard: &SetGuard, fd: i32) -> bool {
+    stream_of(guard, fd)
+        .is_some_and(|entry| entry.flags() & NONBLOCK != 0 && entry.why_never_served().is_none())
+}
+
 /// Serves the members that were added before the ring existed.
 pub(crate) fn serve_all(set: &'static Set, guard: &mut SetGuard) {
-    let mut members = std::mem::take(&mut guard.early_members);
-    if std::mem::take(&mut guard.has_unrecorded) {
-        let is_recorded = |fd: i32| members.iter().any(|member| member.0 == fd);
-        let may_be_served = |member: &inherited_set::Member| {
-            let own = |entry: &Entry| {
-                entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), guard.set_ptr)
-            };
-            member.events & !KNOWN == 0
-                && fd_table::entry(member.fd).is_some_and(own)
-                && !is_recorded(member.fd)
-        };
-        let unrecorded: Vec<_> = inherited_set::kernel_members(guard.fd)
-            .into_iter()
-            .filter(may_be_served)
-            .map(|member| (member.fd, member.events, member.data))
-            .collect();
-        members.extend(unrecorded);
-    }
+    let members = std::mem::take(&mut guard.early_members);
     serve(set, guard, members);
 }
 
@@ -134,8 +162,8 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
     };
     let is_early = guard.early_members.iter().any(|member| member.0 == fd);
     if is_early && guard.mode == Mode::Fresh {
-        guard.needs_ring = true;
-        if set.is_owner() && guard.waits >= WAITS_BEFORE_RING {
+        let has_waited = set.is_owner() && guard.waits >= WAITS_BEFORE_RING;
+        if has_waited && are_enough(&mut guard, 0) {
             epoll_ctl::start(set, &mut guard);
         }
     } else if is_early && guard.mode == Mode::Serving {
@@ -147,12 +175,19 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
     }
 }
 
-/// Runs before a wait that may report members of the kernel's set: they stay there.
-#[cold]
-pub(crate) fn pass_all(guard: &mut SetGuard) {
-    for _ in std::mem::take(&mut guard.early_members) {
-        count_pass(Why::Blocking);
-    }
+/// Runs before a wait that may report members of the kernel's set: those that block, or must not be served,
+/// stay there.
+pub(crate) fn pass_blocking(guard: &mut SetGuard) {
+    let mut members = std::mem::take(&mut guard.early_members);
+    members.retain(|member| {
+        let stays = may_be_served(guard, member.0);
+        if !stays {
+            let why = fd_table::entry(member.0).and_then(Entry::why_never_served);
+            count_pass(why.unwrap_or(Why::Blocking));
+        }
+        stays
+    });
+    guard.early_members = members;
 }
 
 /// Updates a member that was added before the set had a ring.
@@ -190,7 +225,12 @@ fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>)
         match classify::can_be_served(entry, fd) {
             Ok(()) => {
                 if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
-                    epoll_ctl::begin(set, guard, entry, fd, (events, data), &[]);
+                    if !epoll_ctl::begin(set, guard, entry, fd, (events, data), &[]) {
+                        let events = known.map_or(events, |member| member.events);
+                        let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
+                        count_pass(Why::OtherThread);
+                        continue;
+                    }
                     if has_fired && let Some(mut connection) = guard.connection(fd) {
                         guard.unready(fd, connection);
                         connection.mark(flag::DISABLED);

@@ -53,7 +53,7 @@ pub(crate) fn control(
         counters::passed(Why::InHandler);
         return None;
     };
-    set.mature(&mut guard);
+    early_members::mature(set, &mut guard);
     guard.has_members |= request.operation == libc::EPOLL_CTL_ADD;
     if matches!(entry.kind(), Kind::Free | Kind::Stream) {
         return control_unserved(set, &mut guard, entry, fd, request);
@@ -141,7 +141,7 @@ pub(crate) fn on_outer_poll(number: &'static Entry) -> bool {
     let Some(mut guard) = set.take() else {
         return false;
     };
-    set.mature(&mut guard);
+    early_members::mature(set, &mut guard);
     hand_back::pass_through_set(&mut guard, Why::PolledOtherwise);
     guard.has_ready() || guard.has_ready_shared_member()
 }
@@ -175,29 +175,27 @@ fn add(
     }
     if guard.mode == Mode::Fresh {
         // Before the first wait on the set, its owner is unknown.
-        if !set.is_owner() || guard.waits < WAITS_BEFORE_RING {
+        let is_enough = early_members::are_enough(guard, 1);
+        if !set.is_owner() || guard.waits < WAITS_BEFORE_RING || !is_enough {
+            if !is_enough {
+                count_pass(Why::FewConnections);
+            }
             if !buffered.is_empty() {
                 return pass(Why::NotWaitedFor);
             }
             // The kernel's set has it until there is a ring.
-            let result = early_members::add(guard, fd, request);
-            guard.needs_ring |= result.is_ok();
-            return Some(result);
+            return Some(early_members::add(guard, fd, request));
         }
         start(set, guard);
         if guard.mode != Mode::Serving {
             return None;
         }
     }
-    begin(
-        set,
-        guard,
-        entry,
-        fd,
-        (request.events, request.data),
-        buffered,
-    );
-    Some(Ok(0))
+    let interest = (request.events, request.data);
+    match begin(set, guard, entry, fd, interest, buffered) {
+        true => Some(Ok(0)),
+        false => pass(Why::OtherThread),
+    }
 }
 
 pub(crate) fn count_pass(why: Why) {
@@ -207,7 +205,8 @@ pub(crate) fn count_pass(why: Why) {
     }
 }
 
-/// Serves a connection from now on; `buffered` was received before.
+/// Serves a connection from now on; `buffered` was received before. Returns `false` if another thread may be reading
+/// it.
 pub(crate) fn begin(
     set: &'static Set,
     guard: &mut SetGuard,
@@ -215,9 +214,11 @@ pub(crate) fn begin(
     fd: i32,
     (events, data): (u32, u64),
     buffered: &[u8],
-) {
+) -> bool {
     entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
-    entry.set_kind(Kind::Served, entry.flags());
+    if !entry.claim() {
+        return false;
+    }
     if let Some(mut connection) = guard.connection(fd) {
         connection.begin(events, data);
         connection.set_narrow(sockopts::has_small_send_buffer(fd));
@@ -227,6 +228,7 @@ pub(crate) fn begin(
         guard.notify(fd, connection, 0);
         counters::served(Call::EpollCtl);
     }
+    true
 }
 
 /// Creates the set's ring. The calling thread must be the one that waits on the set.

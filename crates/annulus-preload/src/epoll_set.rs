@@ -85,8 +85,6 @@ pub(crate) struct Inner {
     /// The number of descriptors of the kernel's set.
     pub(crate) fd_count: u32,
     pub(crate) mode: Mode,
-    /// A connection can be served as soon as there is a ring.
-    pub(crate) needs_ring: bool,
     pub(crate) ring: Option<Box<RingContext>>,
     /// The descriptors of the first and the last ready connection, plus one; 0: none.
     pub(crate) ready: (u32, u32),
@@ -126,8 +124,6 @@ pub(crate) struct Inner {
     pub(crate) writes: u32,
     /// Members that were added before the set had a ring: descriptor, events, data. The kernel's set has them.
     pub(crate) early_members: Vec<(i32, u32, u64)>,
-    /// The kernel's set has connections that were added while the set was young, and that no list names.
-    pub(crate) has_unrecorded: bool,
     /// Members with buffered bytes that were in another set of this thread first.
     pub(crate) shared_members: Vec<SharedMember>,
     /// Events that the kernel's set is about to report again.
@@ -267,16 +263,6 @@ impl Set {
             self.own();
         }
         self.is_owner() && self.young.count_wait()
-    }
-
-    /// Ends the set's youth: from now on its lists are used.
-    pub(crate) fn mature(&self, guard: &mut SetGuard) {
-        if self.young.end() {
-            guard.waits = self.young.waits();
-            guard.has_members = self.young.has_members();
-            guard.needs_ring = self.young.has_streams();
-            guard.has_unrecorded = guard.needs_ring;
-        }
     }
 
     /// Marks a closed set as reusable.
@@ -475,7 +461,6 @@ impl Inner {
             fd: -1,
             fd_count: 0,
             mode: Mode::Fresh,
-            needs_ring: false,
             ring: None,
             ready: (0, 0),
             to_arm: Vec::new(),
@@ -499,7 +484,6 @@ impl Inner {
             recheck: false,
             writes: 0,
             early_members: Vec::new(),
-            has_unrecorded: false,
             shared_members: Vec::new(),
             already_reported: Vec::new(),
             batching: Batching::new(false),

@@ -85,7 +85,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     let mut guard = set.take()?;
     if is_young {
-        set.mature(&mut guard);
+        early_members::mature(set, &mut guard);
     }
     if !guard.shared_members.is_empty() {
         guard = query_other_threads(set, guard)?;
@@ -109,17 +109,17 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     if guard.mode == Mode::Fresh {
         guard.waits = WAITS_BEFORE_RING.min(guard.waits + 1);
-        let serves = guard.needs_ring && !config::get().disabled;
+        let serves = early_members::are_enough(&mut guard, 0) && !config::get().disabled;
         if !serves || guard.waits < WAITS_BEFORE_RING {
             if !serves {
-                early_members::pass_all(&mut guard);
+                early_members::pass_blocking(&mut guard);
             }
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }
         epoll_ctl::start(set, &mut guard);
     } else if !guard.early_members.is_empty() {
-        early_members::pass_all(&mut guard);
+        early_members::pass_blocking(&mut guard);
     }
     // A signal handler may have jumped out of the wait that it interrupted, or may itself wait.
     guard.clear_in_enter();

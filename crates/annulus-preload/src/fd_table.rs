@@ -151,6 +151,35 @@ impl Entry {
         self.state.fetch_or(flag, Ordering::AcqRel);
     }
 
+    /// Clears a flag, and changes nothing else.
+    pub(crate) fn clear_flag(&self, flag: u32) {
+        self.state.fetch_and(!flag, Ordering::AcqRel);
+    }
+
+    /// Makes a stream served, for the holder of its set's lock. Returns `false` if it must not be served: another
+    /// thread may be reading it at this moment ([`refuse`](Entry::refuse)).
+    pub(crate) fn claim(&self) -> bool {
+        let served = |state: u32| {
+            let may_be_served = state & (KIND_MASK | NEVER_SERVED) == Kind::Stream as u32;
+            let kept = FLAGS | !0 << PROCESS_SHIFT;
+            may_be_served.then_some(state & kept | Kind::Served as u32)
+        };
+        (self.state)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, served)
+            .is_ok()
+    }
+
+    /// Records that a stream must not be served. Returns `false` if it is no stream any more.
+    pub(crate) fn refuse(&self, why: Why) -> bool {
+        let refused = |state: u32| {
+            let is_stream = state & KIND_MASK == Kind::Stream as u32;
+            is_stream.then(|| never_served(state, why))
+        };
+        (self.state)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, refused)
+            .is_ok()
+    }
+
     /// Forgets the state of the number.
     #[inline]
     pub(crate) fn forget(&self) {

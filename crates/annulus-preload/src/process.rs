@@ -47,11 +47,12 @@ pub(crate) fn load() -> bool {
     log::open();
     log::log_build();
     if config.disabled {
-        log::write_line(match config.wrong {
-            Some(_) => {
-                "switched off, everything passes through: ANNULUS_PASS_PORTS cannot be parsed"
+        log::write_line(&match &config.wrong {
+            Some(wrong) => {
+                let name = wrong.split(' ').next().unwrap_or_default();
+                format!("switched off, everything passes through: {name} cannot be parsed")
             }
-            None => "switched off by ANNULUS_DISABLE: everything passes through",
+            None => "switched off by ANNULUS_DISABLE: everything passes through".to_owned(),
         });
         counters::passed(Why::Disabled);
         // SAFETY: Typed: a function that may be called at any time.

@@ -82,8 +82,8 @@ fn is_untouched(newest: NewSet) -> bool {
     let Some(set) = entry.and_then(Set::of) else {
         return false;
     };
-    set.take().is_some_and(|mut guard| {
-        set.mature(&mut guard);
-        guard.mode == Mode::Fresh && (newest.has_file_ring || !guard.has_members)
+    set.take().is_some_and(|guard| {
+        let has_members = guard.has_members || set.young.is_young() && set.young.has_members();
+        guard.mode == Mode::Fresh && (newest.has_file_ring || !has_members)
     })
 }

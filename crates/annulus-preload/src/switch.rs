@@ -8,6 +8,7 @@ use annulus::metrics::layout::switch::{self, SwitchCounter};
 use crate::classify;
 use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::counters::{self, Why};
+use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::fd_table::{self, Kind};
@@ -73,7 +74,7 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
     if set.is_owner() && guard.mode == Mode::Passing {
         guard.mode = Mode::Fresh;
         take_members(guard);
-        if guard.needs_ring {
+        if early_members::are_enough(guard, 0) {
             epoll_ctl::start(set, guard);
         }
         let connections = guard.served;
@@ -89,7 +90,6 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
 /// Records members of the kernel's set that a ring may serve, as if they had been added before the ring existed.
 fn take_members(guard: &mut SetGuard) {
     (guard.early_members, guard.listeners) = (Vec::new(), Vec::new());
-    guard.has_unrecorded = false;
     let other_members = members_of_others(guard.set_ptr);
     for member in inherited_set::kernel_members(guard.fd) {
         let Some(entry) = fd_table::entry(member.fd) else {
@@ -104,10 +104,10 @@ fn take_members(guard: &mut SetGuard) {
             && classify::can_be_served(entry, member.fd).is_ok()
             && is_quiet(member.fd)
         {
+            entry.set_epoll_set(guard.set_ptr.cast_mut());
             (guard.early_members).push((member.fd, member.events, member.data));
         }
     }
-    guard.needs_ring = !guard.early_members.is_empty();
 }
 
 /// Returns whether a member is enabled and has only flags that a ring can serve.

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::config;
+
 /// The wait at which a set gets its ring. Some programs make a set for one wait, which is quicker than a ring is made.
 pub(crate) const WAITS_BEFORE_RING: u32 = 3;
 
@@ -10,8 +12,8 @@ pub(crate) struct YoungSet {
     is_young: AtomicBool,
     /// The program has added a member.
     has_members: AtomicBool,
-    /// One of them is a connection that a ring may serve.
-    has_streams: AtomicBool,
+    /// The number of connections that were added and that a ring may serve.
+    streams: AtomicU32,
     /// Entries of streams may name the set.
     is_named: AtomicBool,
     /// The number of waits, up to [`WAITS_BEFORE_RING`].
@@ -23,7 +25,7 @@ impl YoungSet {
         YoungSet {
             is_young: AtomicBool::new(false),
             has_members: AtomicBool::new(false),
-            has_streams: AtomicBool::new(false),
+            streams: AtomicU32::new(0),
             is_named: AtomicBool::new(false),
             waits: AtomicU32::new(0),
         }
@@ -32,7 +34,7 @@ impl YoungSet {
     /// Starts again, for a set that has just been created.
     pub(crate) fn begin(&self) {
         self.has_members.store(false, Ordering::Relaxed);
-        self.has_streams.store(false, Ordering::Relaxed);
+        self.streams.store(0, Ordering::Relaxed);
         self.is_named.store(false, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
         self.is_young.store(true, Ordering::Release);
@@ -53,7 +55,7 @@ impl YoungSet {
     }
 
     pub(crate) fn on_stream(&self) {
-        self.has_streams.store(true, Ordering::Relaxed);
+        self.streams.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records that a stream's entry names the set.
@@ -69,23 +71,23 @@ impl YoungSet {
         self.has_members.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn has_streams(&self) -> bool {
-        self.has_streams.load(Ordering::Relaxed)
+    pub(crate) fn streams(&self) -> u32 {
+        self.streams.load(Ordering::Relaxed)
     }
 
     pub(crate) fn waits(&self) -> u32 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the next connection gets a ring at once.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.waits() == WAITS_BEFORE_RING
+    /// Returns whether the set may get a ring with its next connection.
+    pub(crate) fn is_almost_grown(&self) -> bool {
+        self.waits() == WAITS_BEFORE_RING && self.streams() + 1 >= config::get().min_connections
     }
 
-    /// Counts a wait. Returns `false` without counting it if the set is to get its ring.
+    /// Counts a wait. Returns `false` without counting it if the set may get its ring.
     pub(crate) fn count_wait(&self) -> bool {
         let waits = WAITS_BEFORE_RING.min(self.waits() + 1);
-        if waits == WAITS_BEFORE_RING && self.has_streams() {
+        if waits == WAITS_BEFORE_RING && self.streams() >= config::get().min_connections {
             return false;
         }
         self.waits.store(waits, Ordering::Relaxed);

@@ -132,7 +132,8 @@ fn a_process_that_cannot_be_released_is_reported_with_the_reason() {
     sleeper.wait().unwrap();
     let mut idle = Command::new("sh");
     idle.args(["-c", "echo; read line"])
-        .env("LD_PRELOAD", library());
+        .env("LD_PRELOAD", library())
+        .env("ANNULUS_MIN_CONNECTIONS", "1");
     idle.stdin(std::process::Stdio::piped());
     let mut idle = idle.stdout(std::process::Stdio::piped()).spawn().unwrap();
     // The library is loaded before the first output.

@@ -189,13 +189,10 @@ fn set_blocking(fd: c_int, blocks: bool) {
     if let Some(entry) = fd_table::entry(fd)
         && matches!(entry.kind(), Kind::Stream | Kind::Served | Kind::Listener)
     {
-        let flags = entry.flags() & !fd_table::NONBLOCK;
-        let flags = if blocks {
-            flags
-        } else {
-            flags | fd_table::NONBLOCK
-        };
-        entry.set_kind(entry.kind(), flags);
+        match blocks {
+            true => entry.clear_flag(fd_table::NONBLOCK),
+            false => entry.set_flag(fd_table::NONBLOCK),
+        }
         if !blocks && entry.kind() == Kind::Stream {
             catch_panic(|| {
                 early_members::on_nonblocking(entry, fd);

@@ -73,6 +73,8 @@ mod uncommon;
 mod unserve;
 mod waits;
 
+use crate::counters::Why;
+use crate::epoll_set::Set;
 use crate::errno::{self, CallResult};
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
@@ -111,7 +113,25 @@ fn fd_state(fd: i32) -> FdState {
         Kind::Library => FdState::Closed,
         Kind::Closing => state_while_closing(entry),
         Kind::Free if entry.inherited() != Kind::Free => FdState::Inherited(entry),
+        Kind::Stream if is_foreign(entry) => refuse_foreign(entry, fd),
         _ => FdState::Kernel,
+    }
+}
+
+/// Returns whether a thread that does not wait on the stream's set uses the stream, which a ring may serve later.
+#[inline]
+fn is_foreign(entry: &'static Entry) -> bool {
+    Set::of(entry).is_some_and(|set| !set.is_owner() && set.owner() != 0)
+        && entry.why_never_served().is_none()
+}
+
+/// Keeps the set from moving the stream to its ring: it would receive bytes behind those that this call is reading.
+#[cold]
+fn refuse_foreign(entry: &'static Entry, fd: i32) -> FdState {
+    match entry.refuse(Why::OtherThread) {
+        true => FdState::Kernel,
+        // Meanwhile, a ring serves it, or it was closed.
+        false => fd_state(fd),
     }
 }
 

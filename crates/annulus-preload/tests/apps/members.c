@@ -975,6 +975,43 @@ static void a_served_set_takes_little_memory(void) {
     print("KiB for each: %ld\n", each < 68 ? 0 : each);
 }
 
+/* Each connection gets bytes before and after a ring takes it over from the kernel's set, and each read leaves some. */
+static void connections_come_one_by_one(void) {
+    enum { COUNT = 6 };
+    int set = new_set();
+    struct pair pairs[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        pairs[i] = connected();
+        add(set, pairs[i].app, EPOLLIN | (i % 2 ? EPOLLOUT : 0), (uint64_t)i + 1);
+        for (int round = 0; round < 3; round++) {
+            for (int j = 0; j <= i; j++) {
+                peer_send(&pairs[j], "abcdefg");
+                await_delivery(&pairs[j]);
+            }
+            print_now(set);
+            for (int j = 0; j <= i; j++)
+                print_read(pairs[j].app, 5);
+        }
+        MUST(write(pairs[i].app, "response", 8));
+    }
+    print_now(set);
+    for (int i = 0; i < COUNT; i++) {
+        print_read(pairs[i].app, 4096);
+        peer_gets(&pairs[i], 8);
+    }
+    print_now(set);
+}
+
+static void connections_that_were_closed_do_not_count(void) {
+    int set = new_set();
+    for (int i = 0; i < 12; i++) {
+        struct pair pair = connected();
+        add(set, pair.app, EPOLLIN, (uint64_t)i + 1);
+        exchange(set, &pair);
+        MUST(close(pair.app));
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(control_errors_are_unchanged, "passed:not_a_stream"),
     CASE(wait_errors_are_unchanged, ""),
@@ -1014,6 +1051,8 @@ static const struct app_case cases[] = {
     CASE(closed_sets_and_members_leave_no_descriptor, ""),
     CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),
     CASE(the_order_of_single_arrivals_is_kept, ""),
+    CASE(connections_come_one_by_one, "served:read served:write"),
+    CASE(connections_that_were_closed_do_not_count, "served:read served:write"),
     CASE(reading_into_unmapped_memory_fails_and_loses_no_bytes, ""),
     CASE(writing_from_unmapped_memory_fails, ""),
 };

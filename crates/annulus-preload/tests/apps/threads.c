@@ -90,6 +90,25 @@ static void another_thread_may_read_and_write(void) {
     elsewhere(&task, read_it);
 }
 
+/* A ring that took the first connection over could receive bytes behind those that the other thread is reading. */
+static void another_thread_reads_before_there_is_a_ring(void) {
+    struct task task = {.set = new_set()};
+    task.pair = joined(task.set, EPOLLIN);
+    peer_send(&task.pair, "for the other");
+    await_delivery(&task.pair);
+    print_next(task.set);
+    elsewhere(&task, read_it);
+    for (uint64_t number = 2; number < 4; number++) {
+        struct pair more = connected();
+        add(task.set, more.app, EPOLLIN, number);
+        exchange(task.set, &more);
+    }
+    peer_send(&task.pair, "for the owner");
+    await_delivery(&task.pair);
+    print_next(task.set);
+    print_read(task.pair.app, 100);
+}
+
 static void another_thread_may_wait(void) {
     struct task task = {.set = new_set()};
     task.pair = joined(task.set, EPOLLIN);
@@ -611,6 +630,7 @@ static void a_thread_that_reuses_an_id_is_another(void) {
 
 static const struct app_case cases[] = {
     CASE(another_thread_may_read_and_write, "back:other_thread"),
+    CASE(another_thread_reads_before_there_is_a_ring, "back:other_thread"),
     CASE(another_thread_may_wait, "back:several_threads"),
     CASE(a_set_may_be_made_by_one_thread_and_run_by_another, "back:several_threads"),
     CASE(a_write_of_another_leaves_while_the_owner_sleeps, ""),

@@ -105,6 +105,8 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn closed_sets_and_members_leave_no_descriptor;
     fn a_hundred_members_are_reported_once_each;
     fn the_order_of_single_arrivals_is_kept;
+    fn connections_come_one_by_one;
+    fn connections_that_were_closed_do_not_count;
     fn reading_into_unmapped_memory_fails_and_loses_no_bytes;
     fn writing_from_unmapped_memory_fails;
 }
@@ -335,6 +337,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
 
 cases! { THREADS, THREADS_CASES = c("threads"):
     fn another_thread_may_read_and_write;
+    fn another_thread_reads_before_there_is_a_ring;
     fn another_thread_may_wait;
     fn a_set_may_be_made_by_one_thread_and_run_by_another;
     fn a_write_of_another_leaves_while_the_owner_sleeps;

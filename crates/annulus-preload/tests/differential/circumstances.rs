@@ -41,6 +41,32 @@ fn a_process_that_is_switched_off_is_not_served() {
 }
 
 #[test]
+fn a_set_gets_its_ring_with_its_fourth_connection() {
+    for (number, served, few) in [("", 6, 3), ("2", 6, 1), ("6", 6, 5), ("7", 0, 6)] {
+        let settings = With::library().set("ANNULUS_MIN_CONNECTIONS", number);
+        if let Some(run) = with(&MEMBERS, "connections_come_one_by_one", &settings) {
+            let count = |name| run.counts.of(name);
+            let found = (count("served:epoll_ctl"), count("passed:few_connections"));
+            assert_eq!(found, (served, few), "{number}: {:?}", run.counts);
+        }
+    }
+    let few = With::library().set("ANNULUS_MIN_CONNECTIONS", "2");
+    let case = "connections_that_were_closed_do_not_count";
+    if let Some(run) = with(&MEMBERS, case, &few) {
+        assert_eq!(run.counts.all("served"), 0, "{:?}", run.counts);
+    }
+    // Two of the three connections get the ring.
+    if let Some(run) = with(
+        &THREADS,
+        "another_thread_reads_before_there_is_a_ring",
+        &few,
+    ) {
+        assert_eq!(run.counts.of("served:epoll_ctl"), 2, "{:?}", run.counts);
+        assert_eq!(run.counts.of("passed:other_thread"), 1, "{:?}", run.counts);
+    }
+}
+
+#[test]
 fn connections_of_excluded_ports_pass_through() {
     let all = With::library().set("ANNULUS_PASS_PORTS", "7,1024-65535,80");
     if let Some(run) = with(&TRIGGERS, EXCHANGES, &all) {

@@ -223,7 +223,8 @@ impl Built {
         }
         let log = scratch("log");
         if with.library {
-            command.env("LD_PRELOAD", library());
+            // A set gets its ring with the first connection, unless the test says otherwise.
+            (command.env("LD_PRELOAD", library())).env("ANNULUS_MIN_CONNECTIONS", "1");
         }
         if with.counted {
             command.env("ANNULUS_STATS", "1").env("ANNULUS_LOG", &log);

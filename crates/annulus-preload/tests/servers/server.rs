@@ -94,6 +94,7 @@ impl Server {
             command
                 .env("LD_PRELOAD", library)
                 .env("ANNULUS_STATS", "1")
+                .env("ANNULUS_MIN_CONNECTIONS", "1")
                 .env("ANNULUS_LOG", &log);
         }
         let mut server = Server {

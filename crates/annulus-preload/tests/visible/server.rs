@@ -48,6 +48,7 @@ impl Server {
             .env("LD_PRELOAD", library())
             .env("ANNULUS_STATS", "1")
             .env("ANNULUS_HOLD", "1")
+            .env("ANNULUS_MIN_CONNECTIONS", "1")
             .env("ANNULUS_LOG", &log)
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())

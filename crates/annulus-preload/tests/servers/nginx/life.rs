@@ -137,7 +137,8 @@ impl Daemon {
         let (folder, port) = (TempDir::new().unwrap(), free_port());
         let config = Config {
             // nginx passes only the variables named here to a new program.
-            main: "env LD_PRELOAD; env ANNULUS_STATS; env ANNULUS_LOG;",
+            main: "env LD_PRELOAD; env ANNULUS_STATS; env ANNULUS_LOG; \
+                   env ANNULUS_MIN_CONNECTIONS;",
             ..Config::default()
         };
         config.write(folder.path(), port);
@@ -148,6 +149,7 @@ impl Daemon {
             command
                 .env("LD_PRELOAD", library)
                 .env("ANNULUS_STATS", "1")
+                .env("ANNULUS_MIN_CONNECTIONS", "1")
                 .env("ANNULUS_LOG", folder.path().join("annulus.log"));
         }
         let daemon = Daemon { port, folder };

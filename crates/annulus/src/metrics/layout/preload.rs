@@ -93,6 +93,8 @@ named! {
         Released = "released",
         /// The process has few descriptors left, so the library has released its own.
         Descriptors = "descriptors",
+        /// The set has fewer connections than a ring is worth.
+        FewConnections = "few_connections",
     }
 }
 

@@ -74,7 +74,7 @@ def memcached():
 
 def few():
     """Around the number of connections with which a set gets its ring."""
-    for connections in (2, 4, 8):
+    for connections in (2, 4, 8, 16):
         yield Cell("redis", ("redis", "--command", "get", "--size", "3", "--fill"), connections, "GET 3 B", least=0.98)
         yield Cell("memcached", ("memcached", "--command", "get", "--size", "3", "--fill"), connections, "get 3 B",
                    least=0.98)

@@ -175,7 +175,8 @@ pub(crate) fn shared_files(process: u32) -> io::Result<Vec<File>> {
     }
     let message = format!(
         "process {process} shares no metrics: a server under `annulus run` shares them from its first ring on, \
-         which an epoll set with four connections gets; `annulus serve` and `annulus bench` always, and other programs if they call annulus::metrics::share() when \
+         which an epoll set with eight connections gets; `annulus serve` and `annulus bench` always, and other \
+         programs if they call annulus::metrics::share() when \
          they start"
     );
     Err(io::Error::new(io::ErrorKind::Unsupported, message))

@@ -6,9 +6,8 @@
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
-/// With one or two connections, Redis, memcached and nginx take more CPU time on a ring than without it. With four they
-/// take as much, and with more connections less.
-const MIN_CONNECTIONS: u32 = 4;
+/// With fewer connections, Redis, memcached and nginx take more CPU time on a ring than without it.
+const MIN_CONNECTIONS: u32 = 8;
 
 /// The settings, `ANNULUS_…`; docs/reference/preload.md explains each.
 #[derive(Debug, Default)]
@@ -79,7 +78,7 @@ fn read() -> Config {
                 config.disabled = true;
                 config.wrong = Some(format!(
                     "ANNULUS_MIN_CONNECTIONS is {number:?}, which is not a number of connections, so everything \
-                     passes through; write, for example, 4"
+                     passes through; write, for example, 8"
                 ));
             }
         }

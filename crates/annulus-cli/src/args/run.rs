@@ -8,7 +8,7 @@ COMMAND is executed in this process, so its process ID, exit status, signals and
 unchanged. LD_PRELOAD and the ANNULUS_* variables of the options are added to its environment.
 
 The library serves non-blocking TCP connections of an epoll set that a single thread waits on,
-once it has four of them (ANNULUS_MIN_CONNECTIONS).
+once it has eight of them (ANNULUS_MIN_CONNECTIONS).
 All other calls go to the kernel as before. It works with programs that are linked to glibc. If
 it cannot serve COMMAND (static program, musl, Go, setuid), a warning is printed before COMMAND
 starts. If io_uring is not available, COMMAND runs unchanged, and a warning is printed.

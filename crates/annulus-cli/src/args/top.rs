@@ -9,7 +9,7 @@ use super::value::parse_seconds;
 const TOP_HELP: &str = "\
 A process is visible after it has called annulus::metrics::share(). `annulus serve` and
 `annulus bench` do so, and so does a server under `annulus run` with its first ring,
-which an epoll set with four connections gets.
+which an epoll set with eight connections gets.
 Without a PID, the only process that shares its metrics is shown; if there are several, they are
 listed.
 The process records latencies only while a reader is attached.

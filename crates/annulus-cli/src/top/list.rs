@@ -16,7 +16,8 @@ use crate::fault::Fault;
 
 /// The ways for a process to share its metrics.
 const HOW_TO_SHARE: &str = "`annulus serve` and `annulus bench` share theirs, a server under `annulus run` does from its \
-     first ring on (an epoll set with four connections gets one), and other programs call annulus::metrics::share() before they create an engine or a runtime";
+     first ring on (an epoll set with eight connections gets one), and other programs call \
+     annulus::metrics::share() before they create an engine or a runtime";
 
 /// Returns the only process that shares its metrics. If there are several, prints a list and returns `None`.
 pub(super) fn only_process(args: &TopArgs) -> Result<Option<u32>, Fault> {

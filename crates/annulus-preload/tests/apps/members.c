@@ -977,7 +977,7 @@ static void a_served_set_takes_little_memory(void) {
 
 /* Each connection gets bytes before and after a ring takes it over from the kernel's set, and each read leaves some. */
 static void connections_come_one_by_one(void) {
-    enum { COUNT = 6 };
+    enum { COUNT = 9 };
     int set = new_set();
     struct pair pairs[COUNT];
     for (int i = 0; i < COUNT; i++) {

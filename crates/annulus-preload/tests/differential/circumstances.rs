@@ -41,8 +41,8 @@ fn a_process_that_is_switched_off_is_not_served() {
 }
 
 #[test]
-fn a_set_gets_its_ring_with_its_fourth_connection() {
-    for (number, served, few) in [("", 6, 3), ("2", 6, 1), ("6", 6, 5), ("7", 0, 6)] {
+fn a_set_gets_its_ring_with_its_eighth_connection() {
+    for (number, served, few) in [("", 9, 7), ("2", 9, 1), ("9", 9, 8), ("10", 0, 9)] {
         let settings = With::library().set("ANNULUS_MIN_CONNECTIONS", number);
         if let Some(run) = with(&MEMBERS, "connections_come_one_by_one", &settings) {
             let count = |name| run.counts.of(name);

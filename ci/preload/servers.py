@@ -297,7 +297,8 @@ class Server:
         for pid in self.pids():
             with contextlib.suppress(OSError):
                 maps.append(Path(f"/proc/{pid}/maps").read_text())
-        return all(str(library) in text for text in maps)
+        # A child that its parent has not waited for has no maps.
+        return all(str(library) in text for text in maps if text)
 
     def alive(self):
         return self.process.poll() is None

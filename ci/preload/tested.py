@@ -138,7 +138,7 @@ class Tested(Server):
         return (f"{load}Listen 127.0.0.1:{self.port}\nServerName localhost\nServerRoot {self.folder}\n"
                 f"DefaultRuntimeDir {self.folder}\nPidFile {self.folder}/pid\nErrorLog {self.folder}/error.log\n"
                 f"User www-data\nGroup www-data\nDocumentRoot {self.folder}/html\nMaxKeepAliveRequests 0\n"
-                f"KeepAliveTimeout 60\nServerLimit 1\nStartServers 1\nMaxRequestWorkers 25\n")
+                f"KeepAliveTimeout 60\nServerLimit 1\nStartServers 1\nThreadsPerChild 50\nMaxRequestWorkers 50\n")
 
     def slapd(self):
         data = self.folder / "data"

@@ -72,6 +72,7 @@ pub fn run(load: &Arc<Load>, name: &str) -> io::Result<()> {
         random: true,
         writes: false,
         durable: false,
+        whole: false,
     };
     let all = annulus_baselines::variants::<Harness>();
     let variant = all.iter().find(|variant| variant.name() == name);

@@ -32,7 +32,7 @@ fn on_tokio<F: Future<Output = ()> + Send + 'static>(
 
 pub fn annulus(load: &Arc<Load>) -> io::Result<()> {
     let engine = annulus::Engine::new().map_err(other)?;
-    let file = Arc::new(File::from_std(load.open()?, &engine)?);
+    let file = Arc::new(annulus::File::from_std(load.open()?, &engine)?);
     on_tokio(load, |load| {
         let file = Arc::clone(&file);
         async move {

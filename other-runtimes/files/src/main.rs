@@ -22,14 +22,15 @@ const USAGE: &str = "usage: files PATH [--cache direct|cold|hot] [--block BYTES]
 
 type Run = fn(&Arc<Load>) -> io::Result<()>;
 
-const VARIANTS: [(&str, Run); 12] = [
+const VARIANTS: [(&str, Run); 13] = [
     ("base", |load| baseline::run(load, "base")),
     ("pread", |load| baseline::run(load, "pread")),
     ("tokio-blocking", |load| {
         baseline::run(load, "tokio-blocking")
     }),
     ("tokio-ring", |load| baseline::run(load, "tokio-ring")),
-    ("annulus-tokio", runtimes::annulus),
+    ("annulus-tokio", runtimes::annulus_tokio),
+    ("annulus-own", runtimes::annulus_own),
     ("rustfs-uring", |load| runtimes::rustfs_uring(load, 1)),
     ("rustfs-uring-2", |load| runtimes::rustfs_uring(load, 2)),
     ("monoio", runtimes::monoio),

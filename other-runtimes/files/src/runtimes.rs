@@ -30,24 +30,35 @@ fn on_tokio<F: Future<Output = ()> + Send + 'static>(
     Ok(())
 }
 
-pub fn annulus(load: &Arc<Load>) -> io::Result<()> {
+/// Tasks of Tokio.
+pub fn annulus_tokio(load: &Arc<Load>) -> io::Result<()> {
     let engine = annulus::Engine::new().map_err(other)?;
     let file = Arc::new(annulus::File::from_std(load.open()?, &engine)?);
-    on_tokio(load, |load| {
-        let file = Arc::clone(&file);
-        async move {
-            let mut memory = annulus::buf::AlignedBuf::with_len(load.block_bytes, 4096);
-            while let Some(offset) = load.next() {
-                match file.read_at(memory, offset).await {
-                    Ok((count, bytes)) => {
-                        load.done(offset, Ok(count), &bytes);
-                        memory = bytes;
-                    }
-                    Err(error) => return load.done(offset, Err(error.into_parts().0), &[]),
-                }
+    on_tokio(load, |load| annulus_reads(Arc::clone(&file), load))
+}
+
+/// One thread that drives its ring itself.
+pub fn annulus_own(load: &Arc<Load>) -> io::Result<()> {
+    let engine = annulus::Engine::new().map_err(other)?;
+    let driver = engine.current_thread_driver().map_err(other)?;
+    let file = Arc::new(annulus::File::from_std(load.open()?, &engine)?);
+    driver.block_on(join_all((0..load.depth).map(|_| {
+        annulus_reads(Arc::clone(&file), Arc::clone(load))
+    })));
+    Ok(())
+}
+
+async fn annulus_reads(file: Arc<annulus::File>, load: Arc<Load>) {
+    let mut memory = annulus::buf::AlignedBuf::with_len(load.block_bytes, 4096);
+    while let Some(offset) = load.next() {
+        match file.read_at(memory, offset).await {
+            Ok((count, bytes)) => {
+                load.done(offset, Ok(count), &bytes);
+                memory = bytes;
             }
+            Err(error) => return load.done(offset, Err(error.into_parts().0), &[]),
         }
-    })
+    }
 }
 
 pub fn rustfs_uring(load: &Arc<Load>, shards: usize) -> io::Result<()> {

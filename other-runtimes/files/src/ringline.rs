@@ -7,10 +7,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
-use futures_util::future::join_all;
 use ringline::fs::{FsConfig, OpenFlags, open, read_into};
 use ringline::{AsyncEventHandler, ConfigBuilder, ConnCtx, DirectIoConfig, RinglineBuilder};
-use ringline::{direct_io_read, open_direct_io_file, request_shutdown};
+use ringline::{direct_io_read, open_direct_io_file, request_shutdown, spawn_with_handle};
 
 use crate::load::{Cache, Load, buffer};
 
@@ -42,14 +41,28 @@ impl AsyncEventHandler for Reads {
     }
 }
 
-async fn direct(load: &Load) -> io::Result<()> {
+/// Runs a task per read in flight. In one task they would hang from 31 on: a completion wakes the task and not the
+/// waker of the poll, and `join_all` then polls none of its futures.
+async fn on_tasks<F: Future<Output = ()> + 'static>(
+    load: &Arc<Load>,
+    task: impl Fn(Arc<Load>) -> F,
+) -> io::Result<()> {
+    let spawn = |_| spawn_with_handle(task(Arc::clone(load)));
+    let tasks = (0..load.depth).map(spawn).collect::<Result<Vec<_>, _>>()?;
+    for task in tasks {
+        task.await;
+    }
+    Ok(())
+}
+
+async fn direct(load: &Arc<Load>) -> io::Result<()> {
     let file = open_direct_io_file(&load.path.to_string_lossy())?;
-    join_all((0..load.depth).map(|_| async {
+    on_tasks(load, |load| async move {
         let (mut memory, start) = buffer(load.block_bytes);
         while let Some(offset) = load.next() {
             let part = &mut memory[start..start + load.block_bytes];
             // SAFETY: `memory` is not accessed or dropped before the read has completed, because nothing drops this
-            // future.
+            // task.
             let read =
                 unsafe { direct_io_read(file, offset, part.as_mut_ptr(), part.len() as u32) };
             let result = match read {
@@ -58,14 +71,13 @@ async fn direct(load: &Load) -> io::Result<()> {
             };
             load.done(offset, result, &memory[start..]);
         }
-    }))
-    .await;
-    Ok(())
+    })
+    .await
 }
 
-async fn buffered(load: &Load) -> io::Result<()> {
+async fn buffered(load: &Arc<Load>) -> io::Result<()> {
     let file = open(&load.path, OpenFlags::READ, 0)?.await?;
-    join_all((0..load.depth).map(|_| async {
+    on_tasks(load, |load| async move {
         let mut memory = BytesMut::with_capacity(load.block_bytes);
         while let Some(offset) = load.next() {
             memory.clear();
@@ -77,9 +89,8 @@ async fn buffered(load: &Load) -> io::Result<()> {
             memory = back;
             load.done(offset, result.map(|count| count as usize), &memory);
         }
-    }))
-    .await;
-    Ok(())
+    })
+    .await
 }
 
 pub fn run(load: &Arc<Load>) -> io::Result<()> {

@@ -42,9 +42,9 @@ pub fn annulus_own(load: &Arc<Load>) -> io::Result<()> {
     let engine = annulus::Engine::new().map_err(other)?;
     let driver = engine.current_thread_driver().map_err(other)?;
     let file = Arc::new(annulus::File::from_std(load.open()?, &engine)?);
-    driver.block_on(join_all((0..load.depth).map(|_| {
-        annulus_reads(Arc::clone(&file), Arc::clone(load))
-    })));
+    driver.block_on(join_all(
+        (0..load.depth).map(|_| annulus_reads(Arc::clone(&file), Arc::clone(load))),
+    ));
     Ok(())
 }
 

@@ -177,11 +177,14 @@ fn add(
         // Before the first wait on the set, its owner is unknown.
         let is_enough = early_members::are_enough(guard, 1);
         if !set.is_owner() || guard.waits < WAITS_BEFORE_RING || !is_enough {
+            if !buffered.is_empty() {
+                return pass(match is_enough {
+                    true => Why::NotWaitedFor,
+                    false => Why::FewConnections,
+                });
+            }
             if !is_enough {
                 count_pass(Why::FewConnections);
-            }
-            if !buffered.is_empty() {
-                return pass(Why::NotWaitedFor);
             }
             // The kernel's set has it until there is a ring.
             return Some(early_members::add(guard, fd, request));

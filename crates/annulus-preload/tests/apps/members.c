@@ -248,10 +248,11 @@ static void bytes_received_before_are_reported_by_a_later_set(void) {
 /* Removed from its set with bytes, and then a member of a set that has not been waited on. */
 static void a_member_moves_to_a_new_set_with_its_bytes(void) {
     int first = new_set(), second = fresh_set();
-    struct pair pair = added(first, EPOLLIN);
+    struct pair other = added(first, EPOLLIN), pair = added(first, EPOLLIN);
     peer_send(&pair, "received");
     print_next(first);
     del(first, pair.app);
+    exchange(first, &other);
     GOT(control(second, EPOLL_CTL_ADD, pair.app, EPOLLIN, 2));
     print_now(second);
     print_read(pair.app, 4);

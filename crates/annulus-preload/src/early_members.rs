@@ -86,31 +86,47 @@ pub(crate) fn mature(set: &Set, guard: &mut SetGuard) {
     }
     guard.early_members = inherited_set::kernel_members(guard.fd)
         .into_iter()
-        .filter(|member| member.events & !KNOWN == 0 && stream_of(guard, member.fd).is_some())
+        .filter(|member| {
+            member.events & !KNOWN == 0 && stream_of(guard.set_ptr, member.fd).is_some()
+        })
         .map(|member| (member.fd, member.events, member.data))
         .collect();
 }
 
 /// Returns the stream with the number, if it is a member of the set that no ring serves.
-fn stream_of(guard: &SetGuard, fd: i32) -> Option<&'static Entry> {
+fn stream_of(set: *const Set, fd: i32) -> Option<&'static Entry> {
     fd_table::entry(fd)
-        .filter(|entry| entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), guard.set_ptr))
+        .filter(|entry| entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), set))
+}
+
+/// Forgets members that have been closed since, and those that must not be served or block, unless `stays` accepts
+/// them. Returns the number of those that may be served.
+fn retain(guard: &mut SetGuard, stays: impl Fn(&Entry) -> bool) -> usize {
+    let (set, mut count) = (guard.set_ptr, 0);
+    guard.early_members.retain(|&(fd, ..)| {
+        let Some(entry) = stream_of(set, fd) else {
+            return false;
+        };
+        let may_be_served = entry.flags() & NONBLOCK != 0 && entry.why_never_served().is_none();
+        count += usize::from(may_be_served);
+        may_be_served || stays(entry)
+    });
+    count
 }
 
 /// Returns whether the set has enough connections for a ring, together with `more` new ones.
 pub(crate) fn are_enough(guard: &mut SetGuard, more: usize) -> bool {
-    let mut members = std::mem::take(&mut guard.early_members);
-    members.retain(|member| stream_of(guard, member.0).is_some());
-    guard.early_members = members;
-    let may_be_served = |&&(fd, ..): &&(i32, u32, u64)| may_be_served(guard, fd);
-    let count = guard.early_members.iter().filter(may_be_served).count();
-    count + more >= config::get().min_connections as usize
+    retain(guard, |_| true) + more >= config::get().min_connections as usize
 }
 
-/// Returns whether a member that was added before the ring existed is non-blocking, and may be served.
-fn may_be_served(guard: &SetGuard, fd: i32) -> bool {
-    stream_of(guard, fd)
-        .is_some_and(|entry| entry.flags() & NONBLOCK != 0 && entry.why_never_served().is_none())
+/// Runs before a wait that may report members of the kernel's set: those that block, or must not be served, stay there.
+/// Returns whether the others are enough for a ring.
+pub(crate) fn pass_blocking(guard: &mut SetGuard) -> bool {
+    let count = retain(guard, |entry| {
+        count_pass(entry.why_never_served().unwrap_or(Why::Blocking));
+        false
+    });
+    count >= config::get().min_connections as usize
 }
 
 /// Serves the members that were added before the ring existed.
@@ -173,21 +189,6 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
         guard.early_members = others;
         serve(set, &mut guard, members);
     }
-}
-
-/// Runs before a wait that may report members of the kernel's set: those that block, or must not be served,
-/// stay there.
-pub(crate) fn pass_blocking(guard: &mut SetGuard) {
-    let mut members = std::mem::take(&mut guard.early_members);
-    members.retain(|member| {
-        let stays = may_be_served(guard, member.0);
-        if !stays {
-            let why = fd_table::entry(member.0).and_then(Entry::why_never_served);
-            count_pass(why.unwrap_or(Why::Blocking));
-        }
-        stays
-    });
-    guard.early_members = members;
 }
 
 /// Updates a member that was added before the set had a ring.

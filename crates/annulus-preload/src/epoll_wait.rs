@@ -109,11 +109,8 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
     }
     if guard.mode == Mode::Fresh {
         guard.waits = WAITS_BEFORE_RING.min(guard.waits + 1);
-        let serves = early_members::are_enough(&mut guard, 0) && !config::get().disabled;
+        let serves = early_members::pass_blocking(&mut guard) && !config::get().disabled;
         if !serves || guard.waits < WAITS_BEFORE_RING {
-            if !serves {
-                early_members::pass_blocking(&mut guard);
-            }
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
         }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::config;
 
-/// The wait at which a set gets its ring. Some programs make a set for one wait, which is quicker than a ring is made.
+/// The wait at which a set gets its ring at the earliest. Some programs make a set for one wait, which is quicker than
+/// a ring is made.
 pub(crate) const WAITS_BEFORE_RING: u32 = 3;
 
 pub(crate) struct YoungSet {

@@ -13,7 +13,8 @@ pub(crate) struct YoungSet {
     is_young: AtomicBool,
     /// The program has added a member.
     has_members: AtomicBool,
-    /// The number of connections that were added and that a ring may serve.
+    /// The number of connections that were added and that a ring may serve. It includes those that were closed since:
+    /// to subtract one, its close would need the lock of its set, whose youth another thread may end meanwhile.
     streams: AtomicU32,
     /// Entries of streams may name the set.
     is_named: AtomicBool,

@@ -3,6 +3,7 @@
 //! The calling thread's errno, and the return convention of the C library (Typed: its own functions).
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::c_int;
 
 use libc::ssize_t;
@@ -23,9 +24,12 @@ pub(crate) fn get() -> i32 {
 /// Runs `body`, and returns `None` if it panics, so that a defect does not end the server. errno is unchanged.
 #[inline]
 pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
-    let before = get();
+    // One call of the C library for both.
+    // SAFETY: Typed: the address of the calling thread's own errno, which stays for as long as the thread.
+    let errno = unsafe { &*libc::__errno_location().cast::<Cell<c_int>>() };
+    let before = errno.get();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(None);
-    set(before);
+    errno.set(before);
     result
 }
 

@@ -105,9 +105,18 @@ enum FdState {
 
 #[inline]
 fn fd_state(fd: i32) -> FdState {
-    let Some(entry) = fd_table::entry(fd) else {
-        return FdState::Kernel;
-    };
+    match fd_table::entry(fd) {
+        Some(entry) if matches!(entry.kind(), Kind::Served | Kind::HandedBack) => {
+            FdState::Connection(entry)
+        }
+        Some(entry) => unserved_state(entry, fd),
+        None => FdState::Kernel,
+    }
+}
+
+/// Not inlined into each hook, whose calls are mostly for served connections.
+#[inline(never)]
+fn unserved_state(entry: &'static Entry, fd: i32) -> FdState {
     match entry.kind() {
         Kind::Served | Kind::HandedBack => FdState::Connection(entry),
         Kind::Library => FdState::Closed,

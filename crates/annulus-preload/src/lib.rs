@@ -25,7 +25,8 @@
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `reports`, `epoll_ctl`: the
 //!   two calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `send_errors`: which
 //!   errors of a send end a connection.
-//! - `hand_back`, `duplicates`, `closing`, `descriptor`: handing back, removing, duplicating and closing descriptors.
+//! - `gate`: which calls for a connection are served. `hand_back`, `duplicates`, `closing`, `descriptor`: handing back,
+//!   removing, duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
 //!   on it.
@@ -74,6 +75,7 @@ mod executed;
 mod fd_limit;
 mod fd_table;
 mod flush_thread;
+mod gate;
 mod hand_back;
 mod hooks;
 mod identity;

@@ -12,10 +12,10 @@ use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
+use crate::gate;
 use crate::hand_back;
 use crate::poll_cycle;
 use crate::ring_policy;
-use crate::send::served;
 use crate::sys;
 
 /// Supported flags of a receive; any other hands the connection back.
@@ -39,7 +39,7 @@ pub(crate) unsafe fn read(
     flags: i32,
     by_read: bool,
 ) -> Option<CallResult> {
-    let mut guard = match served(entry, fd) {
+    let mut guard = match gate::served(entry, fd) {
         Ok(guard) => guard,
         Err(why) => {
             counters::passed(why);
@@ -332,7 +332,7 @@ pub(crate) fn copy_all_out(inner: &mut Inner) {
 
 /// Returns the library's part of FIONREAD: the number of buffered bytes.
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
-    let guard = served(entry, fd).ok()?;
+    let guard = gate::served(entry, fd).ok()?;
     let mut guard = guard;
     if !guard.in_signal_handler()
         && entry.kind() == Kind::Served
@@ -349,7 +349,7 @@ pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
 
 /// Returns the library's part of SIOCOUTQ: the number of queued and deferred bytes.
 pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
-    let guard = served(entry, fd).ok()?;
+    let guard = gate::served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
     Some(connection.out_bytes as usize + connection.backlog.len())
 }
@@ -398,7 +398,7 @@ pub(crate) fn splice_buffered(
     pipe: i32,
     bytes: usize,
 ) -> Option<CallResult> {
-    let mut guard = served(entry, fd).ok()?;
+    let mut guard = gate::served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
     copy_out(&mut guard, connection);
     let available = connection.copied_out.as_slice();

@@ -11,10 +11,11 @@ use crate::connection::{self as flag, Conn, OUT};
 use crate::counters::{self, Call, Why};
 use crate::deferred_output;
 use crate::duplicates;
-use crate::epoll_set::{Inner, Mode, Set, SetGuard};
+use crate::epoll_set::{Inner, Mode, Set};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::flush_thread;
+use crate::gate;
 use crate::hand_back;
 use crate::ring_policy;
 use crate::send_errors::{self, SendFailure};
@@ -34,16 +35,6 @@ const FLUSH_AFTER_NS: u64 = 1_000_000;
 /// The longest time that a process waits for deferred output at its end, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
-/// Takes the set of a connection whose call can be served. Fails with the reason if the call passes through.
-pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
-    let set = Set::of(entry).ok_or(Why::Kernel)?;
-    let mut guard = set.take().ok_or(Why::InHandler)?;
-    if entry.kind() == Kind::Served && !set.is_owner() && guard.mode == Mode::Serving {
-        hand_back::on_foreign_thread(&mut guard, fd);
-    }
-    Ok(guard)
-}
-
 /// Writes to a connection that is served, or that has deferred output. `None`: passes through to the kernel.
 ///
 /// # Safety
@@ -56,7 +47,7 @@ pub(crate) unsafe fn write(
     flags: i32,
 ) -> Option<CallResult> {
     const KNOWN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
-    let mut guard = match served(entry, fd) {
+    let mut guard = match gate::served(entry, fd) {
         Ok(guard) => guard,
         Err(why) => {
             counters::passed(why);
@@ -509,7 +500,7 @@ pub(crate) fn write_file(
     at: i64,
     count: usize,
 ) -> Option<CallResult> {
-    let mut guard = served(entry, to).ok()?;
+    let mut guard = gate::served(entry, to).ok()?;
     if entry.kind() != Kind::Served || guard.in_signal_handler() {
         return None;
     }
@@ -537,7 +528,7 @@ pub(crate) fn write_file(
 
 /// Fails with the connection's error, and clears it. `None`: there is none, or only in the kernel.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
-    let mut guard = served(entry, fd).ok()?;
+    let mut guard = gate::served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
     let error = duplicates::take_error(&mut guard, fd, connection);
     (error != 0).then_some(Err(error))

@@ -6,13 +6,14 @@ use crate::duplicates;
 use crate::epoll_set::{Inner, Set};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
+use crate::gate;
 use crate::hand_back;
 use crate::send;
 use crate::sys;
 
 /// Sends FIN, behind written bytes. `None`: passes through to the kernel.
 pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<CallResult> {
-    let mut guard = send::served(entry, fd).ok()?;
+    let mut guard = gate::served(entry, fd).ok()?;
     // The kernel knows everything that remains to be reported of a connection that is shut down for reading.
     if how != libc::SHUT_WR {
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);

@@ -20,6 +20,7 @@ use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{self, CallResult, into_return};
 use crate::fd_table::{self, Entry, Kind};
+use crate::gate;
 use crate::real;
 use crate::receive;
 use crate::send;
@@ -508,7 +509,7 @@ fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     let less = (ret >= 0 && (ret as usize) < count) || (ret < 0 && errno::get() == libc::EAGAIN);
     if less && let FdState::Connection(entry) = fd_state(fd) {
         catch_panic(|| {
-            let mut guard = send::served(entry, fd).ok()?;
+            let mut guard = gate::served(entry, fd).ok()?;
             let connection = guard.connection(fd)?;
             if sys::poll_now(fd, OUT) & OUT == 0 {
                 send::on_full(&mut guard, fd, connection);

@@ -15,7 +15,7 @@ use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::Why;
 use crate::epoll_ctl;
 use crate::fd_table::{self, Kind};
-use crate::send;
+use crate::gate;
 
 /// Hands the descriptor back. Returns the events that the kernel does not know of, in the form of `poll`.
 fn prepare(fd: c_int) -> c_short {
@@ -37,7 +37,7 @@ fn prepare(fd: c_int) -> c_short {
     };
     let mut events = 0;
     catch_panic(|| {
-        let guard = send::served(entry, fd).ok()?;
+        let guard = gate::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
         if connection.buffered() > 0 || connection.error != 0 {
             events |= libc::POLLIN | libc::POLLRDNORM;

@@ -19,6 +19,7 @@ use crate::counters::{self, Call, Why};
 use crate::epoll_set::Set;
 use crate::errno::{self, CallResult, into_return_int};
 use crate::fd_table::{self, Entry, Kind};
+use crate::gate;
 use crate::hand_back;
 use crate::receive;
 use crate::send;
@@ -120,7 +121,7 @@ hooks! {
             FdState::Connection(entry) if !is_harmless => {
                 if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
                     catch_panic(|| {
-                        let mut guard = send::served(entry, fd).ok()?;
+                        let mut guard = gate::served(entry, fd).ok()?;
                         hand_back::hand_back_for_low_water(&mut guard, fd);
                         None
                     });
@@ -176,7 +177,7 @@ unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
 
 /// Reports those of the events `key` that are pending, also if they were reported before.
 fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult> {
-    let mut guard = send::served(entry, fd).ok()?;
+    let mut guard = gate::served(entry, fd).ok()?;
     guard.forget_reported_fd(fd);
     let mut connection = guard.connection(fd)?;
     if entry.kind() == Kind::Served && key == connection::OUT {
@@ -202,7 +203,7 @@ const SOL_TLS: c_int = 282;
 /// Returns whether the library holds bytes of a connection, received or unsent.
 fn holds_bytes(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
     let buffered = receive::readable(entry, fd)? > 0;
-    let guard = send::served(entry, fd).ok()?;
+    let guard = gate::served(entry, fd).ok()?;
     let unsent = !guard.connection(fd)?.backlog.is_empty();
     (buffered || unsent).then_some(Ok(0))
 }

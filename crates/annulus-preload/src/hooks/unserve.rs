@@ -15,6 +15,7 @@ use crate::deferred_output;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
+use crate::gate;
 use crate::hand_back;
 use crate::receive;
 use crate::send;
@@ -25,7 +26,7 @@ use crate::stops;
 pub(super) fn hand_back(fd: c_int, why: Why) {
     if let FdState::Connection(entry) = fd_state(fd) {
         catch_panic(|| {
-            let mut guard = send::served(entry, fd).ok()?;
+            let mut guard = gate::served(entry, fd).ok()?;
             hand_back::hand_back(&mut guard, fd, why);
             None
         });
@@ -39,7 +40,7 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
         return None;
     };
     catch_panic(|| {
-        let mut guard = send::served(entry, fd).ok()?;
+        let mut guard = gate::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
         send::flush(&mut guard, fd, connection);
         (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))

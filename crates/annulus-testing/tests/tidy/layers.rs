@@ -27,8 +27,8 @@ const PRELOAD_LAYERS: [&str; 9] = [
     "ctl_request placeholders ring_policy ring_teardown set_members sys",
     "counters epoll_set epoll_set_list fd_table log reserved_fds stops",
     "classify program_rings ready_list sockopts writability",
-    "closing deferred_output descriptor draining duplicates early_members epoll_ctl fd_limit flush_thread hand_back inherited_set \
-     listeners poll_cycle receive send shut_down switch",
+    "closing deferred_output descriptor draining duplicates early_members epoll_ctl fd_limit flush_thread gate hand_back \
+     inherited_set listeners poll_cycle receive send shut_down switch",
     "completions epoll_wait reports",
     "process",
     "hooks",

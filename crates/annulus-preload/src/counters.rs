@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(crate) use annulus::metrics::layout::preload::{Call, Event, Gauge, Served, Totals, Why};
 use annulus::metrics::{self, layout::switch::SwitchCounter};
 
+use crate::errno::CallResult;
 use crate::reserved_fds::{self, Inode};
 use crate::{identity, log, switch_position};
 
@@ -94,6 +95,16 @@ fn served_by_others(call: Call) {
 pub(crate) fn failed(call: Call, errno: i32) {
     if let Some(counters) = MINE.get().or_else(shared_counters) {
         counters.fail(call, errno);
+    }
+}
+
+/// Counts the result of a call. `None`: it passes through.
+pub(crate) fn count_result(call: Call, result: Option<CallResult>) {
+    let Some(result) = result else { return };
+    served(call);
+    match result {
+        Ok(_) | Err(libc::EAGAIN) => {}
+        Err(errno) => failed(call, errno),
     }
 }
 

@@ -8,7 +8,7 @@
 use libc::iovec;
 
 use crate::connection::{self as flag, Conn, OUT};
-use crate::counters::{self, Call, Why};
+use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set};
@@ -478,18 +478,6 @@ pub(crate) fn flush_everything(wait_ms: u64) {
         }
     }
     deferred_output::wait_until(deadline_ns);
-}
-
-/// Counts the result of a write.
-pub(crate) fn count_result(call: Call, result: Option<CallResult>) {
-    match result {
-        Some(Ok(_) | Err(libc::EAGAIN)) => counters::served(call),
-        Some(Err(errno)) => {
-            counters::served(call);
-            counters::failed(call, errno);
-        }
-        None => {}
-    }
 }
 
 /// Reads a part of a file into the queue. `None`: passes through, so the kernel sends it.

@@ -50,7 +50,7 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
             catch_panic(|| unsafe { receive::read_inherited(entry, vectors) })
         }
     };
-    send::count_result(call, result);
+    counters::count_result(call, result);
     if flags & libc::MSG_WAITALL != 0
         && let Some(Ok(done @ 1..)) = result
     {
@@ -143,7 +143,7 @@ unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Op
             }
         }
     };
-    send::count_result(call, result);
+    counters::count_result(call, result);
     result
 }
 
@@ -413,7 +413,7 @@ hooks! {
             // SAFETY: Lent: the program passes an offset to read and write; see `may_be_mapped`.
             let at = unsafe { offset.read_unaligned() };
             let sent = catch_panic(|| send::write_file(entry, to, from, at, count));
-            send::count_result(Call::Sendfile, sent);
+            counters::count_result(Call::Sendfile, sent);
             if let Some(result) = sent {
                 if let Ok(bytes) = result {
                     // SAFETY: Lent: as above.

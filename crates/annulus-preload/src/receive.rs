@@ -50,7 +50,7 @@ pub(crate) unsafe fn read(
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
     }
     let connection = guard.connection(fd)?;
-    let total = match capacity(vectors, flags) {
+    let total = match sys::vector_bytes(vectors, flags & libc::MSG_TRUNC == 0) {
         Ok(total) => total,
         Err(errno) => return Some(Err(errno)),
     };
@@ -100,22 +100,6 @@ pub(crate) unsafe fn read(
 
 /// The number of buffered bytes below which a stopped receive is armed again.
 const REARM_BELOW_BYTES: usize = 32 << 10;
-
-/// Returns the capacity of the vectors, bytes.
-fn capacity(vectors: &[iovec], flags: i32) -> CallResult {
-    let mut total = 0_usize;
-    for vector in vectors {
-        if vector.iov_len > isize::MAX as usize {
-            return Err(libc::EINVAL);
-        }
-        total = total.saturating_add(vector.iov_len);
-        let unmapped = !(4096..1 << 47).contains(&vector.iov_base.addr());
-        if unmapped && vector.iov_len > 0 && flags & libc::MSG_TRUNC == 0 {
-            return Err(libc::EFAULT);
-        }
-    }
-    Ok(total)
-}
 
 /// A burst of fewer bytes makes the ring receive again.
 const SMALL_BYTES: u32 = 4096;

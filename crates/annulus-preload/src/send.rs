@@ -108,16 +108,7 @@ unsafe fn write_served(
     mut connection: Conn,
     vectors: &[iovec],
 ) -> CallResult {
-    let mut total = 0_usize;
-    for vector in vectors {
-        if vector.iov_len > isize::MAX as usize {
-            return Err(libc::EINVAL);
-        }
-        total = total.saturating_add(vector.iov_len);
-        if !(4096..1 << 47).contains(&vector.iov_base.addr()) && vector.iov_len > 0 {
-            return Err(libc::EFAULT);
-        }
-    }
+    let total = sys::vector_bytes(vectors, true)?;
     if connection.error != 0 {
         return Err(std::mem::take(&mut connection.error));
     }

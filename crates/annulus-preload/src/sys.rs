@@ -23,6 +23,32 @@ fn result(ret: c_long) -> CallResult {
     usize::try_from(ret).map_err(|_| errno::get())
 }
 
+/// Returns whether a pointer may be mapped in the program. If not, the kernel returns the error. A pointer that may be
+/// mapped but is not ends the program, where the kernel would have returned EFAULT.
+#[inline]
+pub(crate) fn may_be_mapped<T>(pointer: *const T) -> bool {
+    /// The first page is never mapped, and user space ends here or before.
+    const MAPPED: std::ops::Range<usize> = 4096..1 << 47;
+    MAPPED.contains(&pointer.addr())
+}
+
+/// Returns the number of bytes of a call's vectors, and fails as the kernel does. `accesses`: the call reads or writes
+/// those bytes.
+#[inline]
+pub(crate) fn vector_bytes(vectors: &[libc::iovec], accesses: bool) -> CallResult {
+    let mut total = 0_usize;
+    for vector in vectors {
+        if vector.iov_len > isize::MAX as usize {
+            return Err(libc::EINVAL);
+        }
+        total = total.saturating_add(vector.iov_len);
+        if accesses && !may_be_mapped(vector.iov_base) && vector.iov_len > 0 {
+            return Err(libc::EFAULT);
+        }
+    }
+    Ok(total)
+}
+
 /// Makes the eventfd readable.
 pub(crate) fn wake(fd: i32) {
     let one = 1_u64;

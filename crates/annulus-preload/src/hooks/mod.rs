@@ -78,6 +78,7 @@ use crate::epoll_set::Set;
 use crate::errno::{self, CallResult};
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
+use crate::sys::may_be_mapped;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -194,13 +195,4 @@ fn create(call: impl Fn() -> i32) -> i32 {
         Some(_) => call(),
         None => fd,
     }
-}
-
-/// Returns whether a pointer may be mapped in the program. If not, the kernel returns the error. A pointer that may be
-/// mapped but is not ends the program, where the kernel would have returned EFAULT.
-#[inline]
-fn may_be_mapped<T>(pointer: *const T) -> bool {
-    /// The first page is never mapped, and user space ends here or before.
-    const MAPPED: std::ops::Range<usize> = 4096..1 << 47;
-    MAPPED.contains(&pointer.addr())
 }

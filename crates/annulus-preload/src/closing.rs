@@ -9,12 +9,12 @@ use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::fd_table::{Entry, Kind, SHARED, UNSHARED};
 use crate::hand_back::{count_unserved, stop_receiving};
+use crate::output;
 use crate::poll_cycle;
-use crate::receive;
 use crate::ring_policy;
-use crate::send;
 use crate::sockopts;
 use crate::sys;
+use crate::unread;
 use crate::writability;
 
 /// Closes a connection, whose number is free when the call returns. Returns `true` if it was closed here, and `false`
@@ -49,7 +49,7 @@ pub(crate) fn close(
     let idle = !connection.is(flag::ARMED | flag::POLLED);
     let ends_now = by_owner && idle && send_with_fin(inner, entry, fd, connection);
     if !ends_now {
-        send::flush(inner, fd, connection);
+        output::flush(inner, fd, connection);
         if !idle {
             stop_receiving(inner, fd, connection);
         }
@@ -123,7 +123,7 @@ fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: 
     if sys::readable(fd) > 0 || sockopts::has_linger(fd) {
         return false;
     }
-    send::flush_last(inner, fd, connection);
+    output::flush_last(inner, fd, connection);
     connection.backlog.is_empty()
 }
 
@@ -132,14 +132,14 @@ fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Co
     if connection.buffered() == 0 {
         return connection.copied_out.clear();
     }
-    receive::copy_out(inner, connection);
+    unread::copy_out(inner, connection);
     // The last number of the connection discards them, unless another process has it.
     let discards =
         !connection.copied_out.is_shared() && entry.why_never_served() != Some(Why::PassedOn);
     connection.copied_out.clear();
     // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
     if discards && !ring_policy::may_be_filtered() {
-        send::flush(inner, fd, connection);
+        output::flush(inner, fd, connection);
         sys::reset_when_closed(fd);
     }
 }

@@ -8,12 +8,11 @@ use annulus::preload::Completion;
 
 use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counters::{self, Event};
-use crate::deferred_output;
 use crate::epoll_set::{Inner, RingContext};
 use crate::hand_back;
 use crate::listeners;
+use crate::output;
 use crate::poll_cycle::{self, TokenKind, receive_token, token};
-use crate::send;
 use crate::send_errors;
 use crate::sys;
 
@@ -288,13 +287,13 @@ impl Inner {
             )
         };
         if res < 0 && !send_errors::keeps_bytes(-res) {
-            return send::on_broken(self, fd, -res);
+            return output::on_broken(self, fd, -res);
         }
         // Bytes that a signal handler has written meanwhile follow the unsent bytes.
         let later = connection.backlog.move_out();
-        deferred_output::defer(self, fd, connection, unsent);
+        output::defer(self, fd, connection, unsent);
         connection.backlog.append(later.as_slice());
-        send::on_full(self, fd, connection);
+        output::on_full(self, fd, connection);
     }
 
     /// Handles a poll: the socket is writable or readable again, or the connection is over.
@@ -328,7 +327,7 @@ impl Inner {
             }
         } else {
             if connection.is(flag::FULL) && events & OUT != 0 {
-                send::send_backlog(self, fd, connection);
+                output::send_backlog(self, fd, connection);
             }
             if connection.is(flag::BULK) && events & RDHUP != 0 {
                 // The ring receives the end, after the remaining data.

@@ -13,14 +13,13 @@
 use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) use annulus::metrics::layout::preload::{Call, Event, Gauge, Served, Totals, Why};
-use annulus::metrics::{self, layout::switch::SwitchCounter};
+use annulus::metrics::layout::switch::{self, SwitchCounter};
 
 use crate::errno::CallResult;
-use crate::reserved_fds::{self, Inode};
-use crate::{identity, log, switch_position};
+use crate::identity;
 
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
@@ -42,8 +41,6 @@ static EARLY: Early = Early {
 
 /// The storage of threads that have created no ring.
 static OTHERS: AtomicPtr<Served> = AtomicPtr::new(ptr::null_mut());
-/// The descriptor by which `annulus top` finds the storage; -1: not published.
-static PUBLISHED: AtomicI32 = AtomicI32::new(-1);
 /// Storage that is free for reuse.
 static IDLE: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
 /// The number of storages that were created for rings.
@@ -71,6 +68,11 @@ impl Drop for CounterOwner {
 fn shared_counters() -> Option<&'static Served> {
     // SAFETY: Owned: null, or a box that is never freed.
     unsafe { OTHERS.load(Ordering::Acquire).as_ref() }
+}
+
+/// Returns whether there is a shared storage: the counters have been published.
+pub(crate) fn are_shared() -> bool {
+    shared_counters().is_some()
 }
 
 /// Counts a call that was served from received bytes, or queued.
@@ -168,30 +170,27 @@ const GAUGES: [Gauge; 4] = [
 ];
 
 impl RingCounters {
-    /// Registers a ring that the calling thread has created.
+    /// Registers a ring that the calling thread has created. The process has published its counters.
     pub(crate) fn begin(backend: &str) -> RingCounters {
         let counters = MINE.get().unwrap_or_else(begin_thread);
         counters.set_backend(backend, None);
-        log::has_ring(backend);
         counters.count(Event::Rings, 1);
         counters.change(Gauge::Rings, 1);
-        metrics::layout::switch::add(SwitchCounter::Serving, 1);
+        switch::add(SwitchCounter::Serving, 1);
         RingCounters {
             counters,
             last: [0; 4],
         }
     }
 
-    /// Sets the gauges: operations in flight, connections, buffers and free buffers.
+    /// Sets the gauges: operations in flight, connections, buffers and free buffers. Returns whether the ring had no
+    /// connections and now has.
     #[inline]
-    pub(crate) fn update(&mut self, now: [u64; 4]) {
+    pub(crate) fn update(&mut self, now: [u64; 4]) -> bool {
         if now == self.last {
-            return;
+            return false;
         }
-        let [_, connections, ..] = now;
-        if self.last[1] == 0 && connections > 0 {
-            log::serves_connection();
-        }
+        let has_first = self.last[1] == 0 && now[1] > 0;
         for ((gauge, now), last) in GAUGES.into_iter().zip(now).zip(&mut self.last) {
             if now != *last {
                 self.counters
@@ -199,20 +198,20 @@ impl RingCounters {
                 *last = now;
             }
         }
+        has_first
     }
 
     /// Resets the gauges of a ring that was closed.
     pub(crate) fn end(mut self) {
         self.update([0; 4]);
         self.counters.change(Gauge::Rings, -1);
-        metrics::layout::switch::add(SwitchCounter::Serving, -1);
+        switch::add(SwitchCounter::Serving, -1);
     }
 }
 
 /// Assigns storage to the calling thread, at its first ring.
 #[cold]
 fn begin_thread() -> &'static Served {
-    share();
     let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.pop());
     let counters = idle.unwrap_or_else(|| {
         let nth = MADE.fetch_add(1, Ordering::Relaxed);
@@ -224,26 +223,8 @@ fn begin_thread() -> &'static Served {
     counters
 }
 
-/// Publishes the counters and the switch of the process, if they are not published yet.
+/// Makes the shared storage, and moves the earlier counts there.
 pub(crate) fn share() {
-    if shared_counters().is_none() {
-        begin_process();
-    }
-}
-
-/// Publishes the counters at the first ring of the process, or for the switch.
-fn begin_process() {
-    match metrics::share_above(reserved_fds::lowest()) {
-        Ok(descriptor) => {
-            reserved_fds::remember(descriptor, Inode::Own);
-            PUBLISHED.store(descriptor, Ordering::Relaxed);
-            switch_position::begin();
-        }
-        // Counting continues; only `annulus top` cannot attach.
-        Err(error) => log::write_line(&format!(
-            "cannot publish the counters, so `annulus top` cannot attach: {error}"
-        )),
-    }
     let made = Box::into_raw(Box::new(Served::process()));
     let first = OTHERS.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Relaxed);
     if first.is_err() {
@@ -272,25 +253,9 @@ fn begin_process() {
     }
 }
 
-/// Returns the descriptor by which `annulus top` finds the storage; -1: not published.
-pub(crate) fn descriptor() -> i32 {
-    PUBLISHED.load(Ordering::Relaxed)
-}
-
-/// Closes the descriptor of the storage. Counting continues; `annulus top` cannot attach any more. Returns whether
-/// there was one.
-pub(crate) fn unshare() -> bool {
-    let descriptor = PUBLISHED.swap(-1, Ordering::Relaxed);
-    if descriptor >= 0 {
-        reserved_fds::close(descriptor);
-    }
-    descriptor >= 0
-}
-
 /// Resets all counters in a child of a fork, which has one thread.
 pub(crate) fn reset() {
     OTHERS.store(ptr::null_mut(), Ordering::Release);
-    PUBLISHED.store(-1, Ordering::Relaxed);
     MADE.store(0, Ordering::Relaxed);
     if let Ok(mut idle) = IDLE.try_lock() {
         idle.clear();

@@ -5,35 +5,14 @@
 
 use crate::connection::{self as flag, Conn};
 use crate::draining;
-use crate::epoll_set::{Inner, Set, SetGuard};
+use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
 use crate::fd_table::{self, Entry, Kind, SHARED};
-use crate::flush_thread;
 use crate::hand_back;
-use crate::send;
+use crate::output;
 use crate::sockopts;
 use crate::sys;
 use crate::writability;
-
-/// Defers bytes that do not fit into the send buffer, behind those that are deferred already.
-pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[u8]) {
-    connection.backlog.append(unsent);
-    inner.may_have_backlog = true;
-    mark_deferred(inner, fd, connection);
-}
-
-/// Makes the flush thread watch a connection with deferred output.
-pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.backlog.is_empty() || connection.is(flag::DEFERRED) {
-        return;
-    }
-    connection.mark(flag::DEFERRED);
-    inner.deferred.push(fd);
-    if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
-        set.set_has_deferred(true);
-    }
-    flush_thread::ensure_running();
-}
 
 /// Identifies a watched connection: its number and generation.
 fn event_key(fd: i32, connection: Conn) -> u64 {
@@ -61,7 +40,7 @@ pub(crate) fn watch_new() -> bool {
             if !writability::watch(fd, event_key(fd, connection), libc::EPOLLOUT as u32) {
                 retry = true;
                 try_send(&mut guard, fd, connection);
-                mark_deferred(&mut guard, fd, connection);
+                output::mark_deferred(&mut guard, fd, connection);
             }
         }
     }
@@ -102,7 +81,7 @@ fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     if is_served && (guard.in_signal_handler() || guard.pushed) {
         return;
     }
-    send::send_backlog(guard, fd, connection);
+    output::send_backlog(guard, fd, connection);
     hand_back::finish_hand_back(guard, fd, connection);
     if connection.backlog.is_empty() {
         writability::forget(fd);
@@ -160,7 +139,7 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
     while let Some(mut guard) = set.take().filter(|guard| !guard.in_signal_handler())
         && let Some(mut connection) = guard.connection(fd)
     {
-        send::flush(&mut guard, fd, connection);
+        output::flush(&mut guard, fd, connection);
         let left_ns = deadline_ns.saturating_sub(sys::now_ns());
         if seconds == 0 {
             connection.backlog.clear();

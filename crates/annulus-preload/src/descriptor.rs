@@ -48,7 +48,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             closing::close(set, &mut guard, entry, fd).then_some(Ok(0))
         }
         Kind::Closing => {
-            finish_deferred_close(entry);
+            Set::finish_deferred_close(entry);
             if entry.kind() == Kind::Closing {
                 return Some(Err(libc::EBADF));
             }
@@ -147,14 +147,6 @@ fn close_all_deferred() {
             let _ = sys::close(name >> 4);
         }
     }
-}
-
-/// Finishes a deferred close, which normally happens at the start of the set's next poll cycle. Another thread that
-/// finds the number still taken, while the owner sleeps in the kernel, makes the owner return.
-#[cold]
-pub(crate) fn finish_deferred_close(entry: &'static Entry) {
-    let others = Set::of(entry).filter(|set| !set.is_owner());
-    drop(others.and_then(Set::take));
 }
 
 fn another_number(set: &'static Set, but: i32) -> Option<i32> {

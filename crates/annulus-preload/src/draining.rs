@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::fd_table::{self, Kind};
-use crate::flush_thread;
+use crate::flush_request;
 use crate::reserved_fds;
 use crate::send_errors;
 use crate::signals;
@@ -127,7 +127,7 @@ pub(crate) fn take_over(fd: i32, unsent: &[u8], shared_with: SharedWith) -> bool
     if keeps_number && let Some(entry) = fd_table::entry(fd) {
         entry.set_kind(Kind::Closing, 0);
     }
-    flush_thread::ensure_running();
+    flush_request::ensure_running();
     keeps_number
 }
 

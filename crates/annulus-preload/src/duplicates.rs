@@ -3,13 +3,13 @@
 
 use crate::connection::{self as flag, Conn};
 use crate::counters::Why;
-use crate::deferred_output;
 use crate::epoll_set::{Inner, SetGuard};
 use crate::epoll_set_list;
 use crate::fd_table;
 use crate::fd_table::{Entry, Kind, SHARED, never_served};
-use crate::receive;
+use crate::output;
 use crate::set_members::SharedMember;
+use crate::unread;
 
 /// Shares what the library holds of a connection that was handed back with its duplicate: received bytes, an error, and
 /// deferred output.
@@ -19,7 +19,7 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
     let Some(mut source) = inner.connection(from).filter(holds) else {
         return entry.set_kind(Kind::Stream, flags);
     };
-    receive::copy_out(inner, source);
+    unread::copy_out(inner, source);
     entry.set_epoll_set(inner.set_ptr.cast_mut());
     entry.set_kind(Kind::HandedBack, flags);
     if let Some(mut duplicate) = inner.connection(to) {
@@ -30,7 +30,7 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
         duplicate.error = source.error;
         inner.handed_back_count += 1;
         fd_table::note_member(to);
-        deferred_output::mark_deferred(inner, to, duplicate);
+        output::mark_deferred(inner, to, duplicate);
     }
 }
 

@@ -7,24 +7,25 @@ use crate::config;
 use crate::connection::{self as flag, Conn, KNOWN};
 use crate::counters::{self, Call, Why};
 use crate::ctl_request::CtlRequest;
-use crate::descriptor;
 use crate::duplicates;
 use crate::early_members;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
-use crate::fd_limit;
+use crate::fd_budget;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
+use crate::publish;
 use crate::reserved_fds::{self, Inode};
 use crate::ring_policy;
 use crate::set_members::SharedMember;
 use crate::sockopts;
 use crate::stops;
-use crate::switch;
+use crate::switch_position;
 use crate::sys;
+use crate::unread;
 use crate::young_set::WAITS_BEFORE_RING;
 
 /// A flag that `EPOLL_CTL_MOD` rejects.
@@ -44,7 +45,7 @@ pub(crate) fn control(
         return None;
     }
     if entry.kind() == Kind::Closing {
-        descriptor::finish_deferred_close(entry);
+        Set::finish_deferred_close(entry);
     }
     if let Some(result) = early_members::control_young(set, entry, (set_fd, fd), request) {
         return Some(result);
@@ -243,13 +244,19 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
         guard.mode = Mode::Passing;
         return;
     }
-    if fd_limit::is_short() || !fd_limit::allows_ring(guard.fd) {
+    if fd_budget::is_short() || !fd_budget::allows_ring(guard.fd) {
         counters::passed(Why::Descriptors);
         stops::on_set(Why::Descriptors, 0);
         guard.mode = Mode::Passing;
         return;
     }
-    if switch::keeps_passing(guard) {
+    if switch_position::is_released() {
+        // From now on the process has a switch, as it would with a ring.
+        publish::begin();
+        counters::passed(Why::Released);
+        log::write_line("an epoll set passes through until the operator resumes it: released");
+        guard.mode = Mode::Passing;
+        guard.released.mark();
         return;
     }
     match errno::without_cancel(poll_cycle::make) {
@@ -263,7 +270,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
             guard.batching = Batching::new(config::get().batch_from_start);
             guard.ring = Some(context);
             guard.mode = Mode::Serving;
-            fd_limit::on_ring();
+            fd_budget::on_ring();
             crate::flush_thread::begin_thread();
             listeners::watch_all(guard);
             early_members::serve_all(set, guard);
@@ -300,7 +307,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
                 connection.clear(flag::BULK | flag::READABLE);
             }
             if connection.events & flag::IN == 0 {
-                crate::receive::copy_out(guard, connection);
+                unread::copy_out(guard, connection);
             }
             guard.arm(fd, connection);
             if connection.report() != 0 {

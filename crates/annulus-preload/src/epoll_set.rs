@@ -27,6 +27,7 @@ use crate::identity::{self, thread_id};
 use crate::lock::Lock;
 use crate::reserved_fds;
 use crate::set_members::{AlreadyReported, Listener, SharedMember};
+use crate::switch_position::Released;
 use crate::sys;
 use crate::young_set::YoungSet;
 
@@ -135,7 +136,7 @@ pub(crate) struct Inner {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) accept_burst: AcceptBurst,
     /// The set passes through because the operator released the process.
-    pub(crate) released: bool,
+    pub(crate) released: Released,
 }
 
 /// The ring and its memory.
@@ -347,6 +348,15 @@ impl Set {
         }
     }
 
+    /// Finishes the close of a number by a signal handler, which normally happens at the start of the set's next poll
+    /// cycle. Another thread that finds the number still taken, while the owner sleeps in the kernel, makes the owner
+    /// return.
+    #[cold]
+    pub(crate) fn finish_deferred_close(entry: &Entry) {
+        let others = Set::of(entry).filter(|set| !set.is_owner());
+        drop(others.and_then(Set::take));
+    }
+
     /// Makes the owner leave its sleep, as the program has cancelled its thread.
     pub(crate) fn cancel_sleep(&'static self) {
         self.cancelled.store(true, Ordering::Release);
@@ -490,7 +500,7 @@ impl Inner {
             written_at_ns: 0,
             listeners: Vec::new(),
             accept_burst: AcceptBurst::new(),
-            released: false,
+            released: Released::NO,
         }
     }
 

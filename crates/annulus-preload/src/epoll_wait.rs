@@ -15,16 +15,17 @@ use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
+use crate::output;
 use crate::poll_cycle::{self, EnterOutcome};
 use crate::receive;
 use crate::reports::{self, EventBuffer};
 use crate::ring_policy;
 use crate::ring_teardown;
-use crate::send;
 use crate::set_members::SharedMember;
 use crate::switch;
 use crate::switch_position;
 use crate::sys;
+use crate::unread;
 use crate::young_set::WAITS_BEFORE_RING;
 
 /// Waits on a set. `None`: passes through to the kernel's set.
@@ -273,7 +274,7 @@ fn tidy_up(guard: &mut SetGuard) {
         // A connection holds the shared receive buffers and does not read them.
         receive::copy_all_out(guard);
     }
-    send::end_round(guard);
+    output::end_round(guard);
     if let Some(context) = &mut guard.ring {
         context.pool.round();
     }
@@ -362,7 +363,7 @@ impl SetGuard {
                 && connection.report() != 0
                 && (!edge || connection.is(flag::EDGE));
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
-                receive::copy_out(self, connection);
+                unread::copy_out(self, connection);
             }
             let polls = self.mode == Mode::Serving;
             if polls && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {

@@ -9,8 +9,9 @@ use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use annulus::metrics::layout::preload::Why;
+
 use crate::connection::Connection;
-use crate::counters::Why;
 use crate::epoll_set::Set;
 use crate::identity;
 

@@ -19,15 +19,16 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::config;
 use crate::deferred_output::{self, on_writable};
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
-use crate::fd_table;
-use crate::identity;
+use crate::flush_request::{
+    self, ASLEEP, NONE, RUNNING, STATE, STOP_REQUESTED, THREAD_EXITED, ensure_running,
+};
+use crate::output;
 use crate::send;
 use crate::sys;
 use crate::writability;
@@ -45,62 +46,11 @@ const STOP_POLL_US: i64 = 50;
 const STOP_POLLS_MAX: u32 = 40_000;
 const STACK_BYTES: usize = 64 << 10;
 
-const NONE: u32 = 0;
-const RUNNING: u32 = 1;
-const ASLEEP: u32 = 2;
-const THREAD_EXITED: u32 = 3;
-const STOP_REQUESTED: u32 = 4;
-
-static STATE: AtomicU32 = AtomicU32::new(NONE);
 /// The kernel's ID of the last flush thread.
 static THREAD: AtomicU32 = AtomicU32::new(0);
-/// Bytes have been late in this process.
-static LATE: AtomicBool = AtomicBool::new(false);
-
-/// Runs after bytes that may become late were queued.
-#[inline]
-pub(crate) fn on_queued() {
-    if STATE.load(Ordering::Relaxed) != RUNNING {
-        ensure_running_if_needed();
-    }
-}
-
-#[cold]
-fn ensure_running_if_needed() {
-    if LATE.load(Ordering::Relaxed)
-        || config::get().batch_from_start
-        || !identity::is_single_threaded()
-    {
-        wake_or_start();
-    }
-}
-
-/// Records that bytes were queued for too long.
-pub(crate) fn was_late() {
-    LATE.store(true, Ordering::Relaxed);
-}
-
-/// Starts or wakes the thread for bytes that nothing else sends.
-#[inline]
-pub(crate) fn ensure_running() {
-    if STATE.load(Ordering::Relaxed) != RUNNING {
-        wake_or_start();
-    }
-}
-
-#[cold]
-fn wake_or_start() {
-    if fd_table::is_private() {
-        // The thread would have the descriptors of this one.
-        return;
-    }
-    let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-    if swap(ASLEEP, RUNNING).is_ok() {
-        writability::wake(&STATE);
-    } else if swap(NONE, RUNNING).is_ok() && start().is_err() {
-        // Late bytes stay queued until their own thread next waits.
-        STATE.store(NONE, Ordering::Release);
-    }
+/// Runs when the library is loaded.
+pub(crate) fn init() {
+    let _ = flush_request::START.set(start);
 }
 
 /// Starts the thread with all signals blocked, which it inherits.
@@ -268,7 +218,7 @@ fn flush_late() -> QueueState {
         }
         for fd in guard.queued.clone() {
             if let Some(connection) = guard.connection(fd) {
-                send::flush(&mut guard, fd, connection);
+                output::flush(&mut guard, fd, connection);
             }
         }
         mark_sent(&mut guard);
@@ -298,7 +248,7 @@ unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
         guard.clear_in_enter();
         for fd in guard.queued.clone() {
             if let Some(connection) = guard.connection(fd) {
-                send::flush(guard, fd, connection);
+                output::flush(guard, fd, connection);
             }
         }
         mark_sent(guard);
@@ -325,7 +275,6 @@ pub(crate) fn is_stopped() -> bool {
 
 /// Resets the state in a child of a fork, which does not have the thread.
 pub(crate) fn reset() {
-    STATE.store(NONE, Ordering::Relaxed);
+    flush_request::reset();
     THREAD.store(0, Ordering::Relaxed);
-    LATE.store(false, Ordering::Relaxed);
 }

@@ -8,22 +8,20 @@
 use crate::byte_queue::TakenBytes;
 use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
-use crate::deferred_output;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::errno;
-use crate::fd_limit;
+use crate::fd_budget;
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::listeners;
 use crate::log;
+use crate::output;
 use crate::poll_cycle;
-use crate::receive;
 use crate::reserved_fds;
 use crate::ring_policy;
-use crate::send;
 use crate::set_members::AlreadyReported;
 use crate::stops;
-use crate::switch;
 use crate::sys;
+use crate::unread;
 
 /// Descriptors of a set that other threads have used; above this number, the whole set passes through.
 const FOREIGN_FDS_MAX: u32 = 64;
@@ -74,8 +72,8 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     counters::handed_back(why);
     // Sending now may change the readiness, which has not been reported.
     let reported_before = connection.mask();
-    send::flush(inner, fd, connection);
-    receive::copy_out(inner, connection);
+    output::flush(inner, fd, connection);
+    unread::copy_out(inner, connection);
     stop_receiving(inner, fd, connection);
     let over = connection.is(flag::ENDED | flag::DEAD);
     let wakes = wakes && (over || connection.buffered() > 0 || sys::readable(fd) > 0);
@@ -127,18 +125,6 @@ fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
     let is_owner = unsafe { inner.set_ptr.as_ref() }.is_some_and(Set::is_idle_owner);
     if is_owner && connection.is(flag::ARMED | flag::POLLED) {
         inner.submit_cancels();
-    }
-}
-
-/// Makes the kernel report an edge of a connection that was handed back, which its set could not know: the library has
-/// sent queued bytes (`event` is OUT), or holds received ones (IN). Changing the member makes the kernel report all its
-/// pending events again.
-pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
-    let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
-    let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
-    if is_handed_back && edge && connection.is(flag::MEMBER) && connection.events & event != 0 {
-        let (events, data) = (connection.events, connection.data);
-        let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
     }
 }
 
@@ -231,8 +217,8 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     let (Some(entry), Some(mut connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
         return TakenBytes::none();
     };
-    send::flush(inner, fd, connection);
-    receive::copy_out(inner, connection);
+    output::flush(inner, fd, connection);
+    unread::copy_out(inner, connection);
     stop_receiving(inner, fd, connection);
     cancel_if_owner(inner, connection);
     inner.unready(fd, connection);
@@ -281,8 +267,8 @@ pub(crate) fn finish_removals(inner: &mut Inner) {
         if connection.is(flag::MEMBER) {
             continue;
         }
-        send::flush(inner, fd, connection);
-        receive::copy_out(inner, connection);
+        output::flush(inner, fd, connection);
+        unread::copy_out(inner, connection);
         stop_receiving(inner, fd, connection);
         count_unserved(inner);
         inner.handed_back_count += 1;
@@ -303,7 +289,7 @@ pub(crate) fn on_filter(guard: &mut SetGuard) {
 /// Hands back all connections of a set, which passes through from now on.
 pub(crate) fn pass_through_set(guard: &mut SetGuard, why: Why) {
     if guard.mode == Mode::Passing {
-        return switch::clear_released(guard);
+        return guard.released.clear();
     }
     counters::passed(why);
     if why == Why::Filtered {
@@ -348,7 +334,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
     for fd in 0..fd_table::served_max() as i32 {
         if let Some(connection) = guard.connection(fd) {
-            receive::copy_out(guard, connection);
+            unread::copy_out(guard, connection);
         }
     }
     let Some(mut context) = guard.ring.take() else {
@@ -365,7 +351,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             finish_hand_back(guard, fd, connection);
-            deferred_output::mark_deferred(guard, fd, connection);
+            output::mark_deferred(guard, fd, connection);
         }
     }
     context.completions.clear();
@@ -383,7 +369,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
         reserved_fds::close_ring(ring, may_enter);
     });
     crate::ring_teardown::on_ring_closed();
-    fd_limit::on_ring_closed();
+    fd_budget::on_ring_closed();
     if is_quiescent {
         drop(pool);
     } else {
@@ -408,7 +394,7 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
             && entry.kind() == Kind::Served
             && let Some(connection) = guard.connection(fd)
         {
-            send::flush(guard, fd, connection);
+            output::flush(guard, fd, connection);
             remove(guard, fd, connection);
         }
         if is_member_of_set
@@ -423,7 +409,7 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
     finish_removals(guard);
     forget_streams(set);
     guard.mode = Mode::Passing;
-    switch::clear_released(guard);
+    guard.released.clear();
     close_set_ring(guard, set);
 }
 

@@ -23,26 +23,27 @@
 //!   an epoll set and its lock; the list of all sets. `ready_list`: connections with events to report. `set_members`:
 //!   members that are not served. `young_set`, `early_members`: a set and its members before it has a ring.
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `reports`, `epoll_ctl`: the
-//!   two calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `send_errors`: which
-//!   errors of a send end a connection.
+//!   two calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `unread`, `output`: the
+//!   received and the written bytes of a connection. `send_errors`: which errors of a send end a connection.
 //! - `gate`: which calls for a connection are served. `hand_back`, `duplicates`, `closing`, `descriptor`: handing back,
 //!   removing, duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
-//!   on it.
+//!   on it; `flush_request` starts it.
 //! - `batching`, `accept_burst`: how long writes are held back, and how long a wait for connections may be.
 //! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
 //! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
 //! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none
-//!   left. `placeholders`: keep low numbers free for the program while a ring is made.
+//!   left. `fd_budget`: how many of them rings may take. `placeholders`: keep low numbers free for the program while a
+//!   ring is made.
 //! - `stops`: reports of sets and listeners that are left to the kernel permanently.
 //! - `switch`, `switch_position`: the operator's switch, which hands all connections back while the program runs, and
 //!   serves them again.
 //! - `executed`: the entry point for a user who executes the shared object.
 //! - `signals`: blocked while a lock is held, in a program whose handlers may jump.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the
-//!   library may make rings. `config`, `log`, `counters`, `build_id`: settings, messages and counters.
+//!   library may make rings. `config`, `log`, `counters`, `publish`, `build_id`: settings, messages and counters.
 //!
 //! # Sealed
 //!
@@ -72,8 +73,10 @@ mod epoll_set_list;
 mod epoll_wait;
 mod errno;
 mod executed;
+mod fd_budget;
 mod fd_limit;
 mod fd_table;
+mod flush_request;
 mod flush_thread;
 mod gate;
 mod hand_back;
@@ -83,10 +86,12 @@ mod inherited_set;
 mod listeners;
 mod lock;
 mod log;
+mod output;
 mod placeholders;
 mod poll_cycle;
 mod process;
 mod program_rings;
+mod publish;
 mod raw_libc;
 mod ready_list;
 mod real;
@@ -106,5 +111,6 @@ mod stops;
 mod switch;
 mod switch_position;
 mod sys;
+mod unread;
 mod writability;
 mod young_set;

@@ -17,6 +17,8 @@ use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::log;
+use crate::publish;
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::set_members::Listener;
@@ -84,11 +86,14 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
     let pool = Pool::new(&mut ring).map_err(failed)?;
     let arena = Arena::new().map_err(failed)?;
     ring.arm_wake(token(TokenKind::Wake, 0, 0));
-    let counters = RingCounters::begin(match (ring.is_polled(), ring.is_incremental()) {
+    publish::begin();
+    let backend = match (ring.is_polled(), ring.is_incremental()) {
         (true, _) => "io_uring, polled by the kernel (SQPOLL), under an epoll set",
         (false, true) => "io_uring (deferred task work, incremental buffers), under an epoll set",
         (false, false) => "io_uring (deferred task work), under an epoll set",
-    });
+    };
+    let counters = RingCounters::begin(backend);
+    log::has_ring(backend);
     // The counters have been shared, and with them the operator's switch.
     watch_switch(&mut ring);
     Ok(Box::new(RingContext {
@@ -192,9 +197,10 @@ impl Inner {
         if let Some(context) = &mut self.ring {
             let (buffers, free) = context.pool.occupancy();
             let in_flight = context.ring.lasting;
-            context
-                .counters
-                .update([in_flight, connections, buffers, free]);
+            let has_first = (context.counters).update([in_flight, connections, buffers, free]);
+            if has_first {
+                log::serves_connection();
+            }
         }
     }
 

@@ -14,12 +14,14 @@ use crate::descriptor;
 use crate::draining;
 use crate::epoll_set_list;
 use crate::errno;
-use crate::fd_limit;
+use crate::fd_budget;
 use crate::fd_table;
 use crate::flush_thread;
 use crate::hand_back;
 use crate::identity;
 use crate::log;
+use crate::output;
+use crate::publish;
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::ring_teardown;
@@ -68,6 +70,7 @@ pub(crate) fn load() -> bool {
     identity::fork_generation();
     fd_table::make();
     identity::init();
+    flush_thread::init();
     log::reserve_fd();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
@@ -111,13 +114,13 @@ pub(crate) extern "C" fn on_fork_child() {
 /// and the C library may not know about the fork, so nothing here allocates or frees memory.
 fn reset_in_child() {
     switch_position::inherit();
-    counters::reset();
+    publish::reset();
     log::reset_in_child();
     flush_thread::reset();
     draining::reset_in_child();
     writability::reset();
     descriptor::reset();
-    fd_limit::reset();
+    fd_budget::reset();
     stops::reset();
     STATS_WRITTEN.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
@@ -196,7 +199,7 @@ pub(crate) fn before_possible_exit() {
     identity::fork_generation();
     if READY.load(Ordering::Acquire) {
         send::flush_everything(send::LAST_BYTES_MS);
-        epoll_set_list::for_each_owned(|guard| send::suspend_batching(guard));
+        epoll_set_list::for_each_owned(|guard| output::suspend_batching(guard));
     }
     let has_report = counters::any() || !IS_CHILD.load(Ordering::Relaxed);
     if config::get().stats && has_report && !STATS_WRITTEN.swap(true, Ordering::Relaxed) {

@@ -17,6 +17,7 @@ use crate::hand_back;
 use crate::poll_cycle;
 use crate::ring_policy;
 use crate::sys;
+use crate::unread::{copy_out, release_buffer};
 
 /// Supported flags of a receive; any other hands the connection back.
 const KNOWN: i32 = libc::MSG_PEEK
@@ -268,30 +269,6 @@ fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
         inner.arm(fd, connection);
         hand_back::finish_hand_back(inner, fd, connection);
     }
-}
-
-/// Releases the buffer of a connection, all of whose bytes were read.
-fn release_buffer(inner: &mut Inner, mut connection: Conn) {
-    connection.at = std::ptr::null_mut();
-    if let Some(mut context) = inner.ring.take() {
-        inner.release(&mut context, connection.buffer);
-        inner.ring = Some(context);
-    }
-}
-
-/// Copies buffered bytes out of the shared receive buffer, so that a connection that does not read cannot starve
-/// others.
-pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
-    if connection.bytes == 0 {
-        return;
-    }
-    // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
-    let first = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
-    let later = connection.copied_out.move_out();
-    connection.copied_out.append(first);
-    connection.copied_out.append(later.as_slice());
-    connection.bytes = 0;
-    release_buffer(inner, connection);
 }
 
 /// Frees all buffers that have readers.

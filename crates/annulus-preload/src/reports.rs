@@ -10,7 +10,7 @@ use libc::epoll_event;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::epoll_set::SetGuard;
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind};
-use crate::send;
+use crate::output;
 use crate::sys;
 
 /// The arguments of `epoll_wait`: the program's buffer, and the wait.
@@ -95,7 +95,7 @@ unsafe fn collect_ready(
         let mut report = connection.report();
         match entry.kind() {
             Kind::Served if report & flag::OUT != 0 => {
-                send::check_writable(guard, fd, connection);
+                output::check_writable(guard, fd, connection);
                 report = connection.report();
             }
             Kind::Served => {}

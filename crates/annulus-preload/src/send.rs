@@ -7,16 +7,16 @@
 
 use libc::iovec;
 
-use crate::connection::{self as flag, Conn, OUT};
+use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::duplicates;
-use crate::epoll_set::{Inner, Mode, Set};
+use crate::epoll_set::{Inner, Set};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
-use crate::flush_thread;
 use crate::gate;
 use crate::hand_back;
+use crate::output;
 use crate::ring_policy;
 use crate::send_errors::{self, SendFailure};
 use crate::sys;
@@ -25,13 +25,6 @@ use crate::sys;
 const DIRECT_WRITE_BYTES: usize = 4096;
 /// The maximum number of queued bytes of one connection.
 const QUEUED_MAX: usize = 64 << 10;
-/// Connections with queued bytes that make a set send before the end of the round. With a small limit, the writes of a
-/// server that serves its connections in turn would not be batched.
-const CONNECTIONS_MAX: usize = 256;
-/// Writes between two checks of the clock, and the age at which queued bytes are sent, ns.
-const WRITES_PER_CHECK: u32 = 32;
-const FLUSH_AFTER_NS: u64 = 1_000_000;
-
 /// The longest time that a process waits for deferred output at its end, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
@@ -62,7 +55,7 @@ pub(crate) unsafe fn write(
     let result = if entry.kind() == Kind::HandedBack {
         let shut_down = connection.is(flag::SHUT);
         if !connection.backlog.is_empty() && !shut_down {
-            send_backlog(inner, fd, connection);
+            output::send_backlog(inner, fd, connection);
         }
         if connection.error != 0 {
             // The ring or a send has consumed the error, which the kernel returns only once.
@@ -80,7 +73,7 @@ pub(crate) unsafe fn write(
         let result = unsafe { write_served(inner, fd, connection, vectors) };
         if guard.in_signal_handler() {
             // Its thread may be about to sleep.
-            flush(&mut guard, fd, connection);
+            output::flush(&mut guard, fd, connection);
         }
         result
     };
@@ -120,7 +113,7 @@ unsafe fn write_served(
     }
     if !connection.backlog.is_empty() {
         // The send buffer may have drained since.
-        send_backlog(inner, fd, connection);
+        output::send_backlog(inner, fd, connection);
         if !connection.backlog.is_empty() {
             return Err(libc::EAGAIN);
         }
@@ -159,7 +152,7 @@ unsafe fn queue(
     vectors: &[iovec],
     total: usize,
 ) -> bool {
-    let Some(at) = reserve_output(inner, connection, total) else {
+    let Some(at) = output::reserve_output(inner, connection, total) else {
         return false;
     };
     let mut at = at;
@@ -170,79 +163,8 @@ unsafe fn queue(
             at = at.add(vector.iov_len);
         }
     }
-    on_queued(inner, fd, connection, total);
+    output::on_queued(inner, fd, connection, total);
     true
-}
-
-/// Reserves `more` bytes behind those that are queued already.
-pub(crate) fn reserve_output(
-    inner: &mut Inner,
-    mut connection: Conn,
-    more: usize,
-) -> Option<*mut u8> {
-    for attempt in 0..2 {
-        let context = inner.ring.as_mut()?;
-        let (from, used) = (connection.out_from, connection.out_bytes);
-        let target = (context.arena).extend(from, used, connection.out_reserved, more as u32);
-        if let Some((from, reserved)) = target {
-            (connection.out_from, connection.out_reserved) = (from, reserved);
-            // SAFETY: Owned: within the arena, as `extend` guarantees.
-            return Some(unsafe { context.arena.at(from).add(used as usize) });
-        }
-        if attempt == 0 {
-            inner.submit_sends();
-            // Deferred output comes first.
-            if connection.is(flag::FULL | flag::BROKEN) {
-                return None;
-            }
-        }
-    }
-    None
-}
-
-/// Records that `bytes` more are in the arena.
-pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
-    connection.out_bytes += bytes as u32;
-    inner.writes += 1;
-    if inner.writes == 1 {
-        inner.written_at_ns = sys::now_ns();
-    }
-    let sends_immediately = inner.batching.sends_immediately();
-    if !connection.is(flag::QUEUED) {
-        connection.mark(flag::QUEUED);
-        inner.queued.push(fd);
-        if inner.queued_at_ns == 0 && !sends_immediately {
-            inner.set_queued_since(match inner.writes {
-                1 => inner.written_at_ns,
-                _ => sys::now_ns(),
-            });
-            flush_thread::on_queued();
-        }
-    }
-    let checks_clock = inner.writes.is_multiple_of(WRITES_PER_CHECK);
-    let is_late = checks_clock && sys::now_ns() - inner.queued_at_ns > FLUSH_AFTER_NS;
-    if is_late || inner.queued.len() >= CONNECTIONS_MAX || sends_immediately {
-        inner.submit_sends();
-    }
-}
-
-/// Sends writes immediately for a while.
-pub(crate) fn suspend_batching(inner: &mut Inner) {
-    inner.batching.suspend();
-}
-
-/// Ends a round, and measures whether its writes waited too long, or would have. Writes are not held back for a server
-/// that does other work for long after it has written.
-pub(crate) fn end_round(inner: &mut Inner) {
-    let writes = std::mem::take(&mut inner.writes);
-    if writes == 0 {
-        return;
-    }
-    let took_ns = sys::now_ns().saturating_sub(inner.written_at_ns);
-    inner.batching.round(writes, took_ns, sys::preempted);
-    if took_ns > FLUSH_AFTER_NS && inner.queued_at_ns != 0 && inner.batching.sends_immediately() {
-        flush_thread::was_late();
-    }
 }
 
 /// # Safety
@@ -267,7 +189,7 @@ unsafe fn write_directly(
             unsafe { sys::send_vectors(fd, &all[..=vectors.len()], connection.more()) }
         }
         Some(_) if queued > 0 => {
-            flush(inner, fd, connection);
+            output::flush(inner, fd, connection);
             if connection.is(flag::FULL) {
                 return Err(libc::EAGAIN);
             }
@@ -280,10 +202,10 @@ unsafe fn write_directly(
     match sent {
         Ok(sent) => {
             let from_queue = sent.min(queued);
-            drop_queued(inner, fd, connection, from_queue);
+            output::drop_queued(inner, fd, connection, from_queue);
             let from_call = sent - from_queue;
             if from_call < total {
-                on_full(inner, fd, connection);
+                output::on_full(inner, fd, connection);
             }
             if from_call == 0 {
                 Err(libc::EAGAIN)
@@ -294,155 +216,18 @@ unsafe fn write_directly(
         Err(errno) => {
             match send_errors::meaning(errno) {
                 SendFailure::Retry => {
-                    drop_queued(inner, fd, connection, 0);
-                    on_full(inner, fd, connection);
+                    output::drop_queued(inner, fd, connection, 0);
+                    output::on_full(inner, fd, connection);
                 }
                 SendFailure::Call => {}
                 SendFailure::Ended => {
-                    drop_queued(inner, fd, connection, queued);
-                    on_broken(inner, fd, errno);
+                    output::drop_queued(inner, fd, connection, queued);
+                    output::on_broken(inner, fd, errno);
                     connection.error = 0;
                 }
             }
             Err(errno)
         }
-    }
-}
-
-/// Removes queued bytes, of which the first `sent` have been sent; the others are deferred.
-fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
-    let queued = connection.out_bytes as usize;
-    if queued == 0 {
-        return;
-    }
-    if let Some(context) = &inner.ring
-        && sent < queued
-    {
-        let from = context.arena.at(connection.out_from);
-        // SAFETY: Owned: the connection's part of the arena.
-        let unsent = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
-        let unsent = unsent.to_vec();
-        deferred_output::defer(inner, fd, connection, &unsent);
-    }
-    // The connection stays in the list of those with queued bytes, but has none.
-    (
-        connection.out_from,
-        connection.out_bytes,
-        connection.out_reserved,
-    ) = (0, 0, 0);
-}
-
-/// Sends queued bytes now.
-pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_with(inner, fd, connection, connection.more());
-}
-
-/// Sends the last bytes and FIN in one segment. This must happen before the program closes the connection: a close with
-/// unread data, which may arrive at any moment, would discard unsent bytes.
-pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_with(inner, fd, connection, libc::MSG_MORE);
-    if !connection.is(flag::FULL | flag::BROKEN) {
-        let _ = sys::shutdown(fd, libc::SHUT_WR);
-    }
-}
-
-fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
-    if connection.out_bytes > 0
-        && let Some(context) = &inner.ring
-    {
-        // SAFETY: Owned: the connection's part of the arena.
-        let queued = unsafe {
-            std::slice::from_raw_parts(
-                context.arena.at(connection.out_from),
-                connection.out_bytes as usize,
-            )
-        };
-        match sys::send_with(fd, queued, flags) {
-            Ok(sent) if sent == queued.len() => drop_queued(inner, fd, connection, sent),
-            Ok(sent) => {
-                drop_queued(inner, fd, connection, sent);
-                on_full(inner, fd, connection);
-            }
-            Err(errno) if send_errors::keeps_bytes(errno) => {
-                drop_queued(inner, fd, connection, 0);
-                on_full(inner, fd, connection);
-            }
-            Err(errno) => {
-                drop_queued(inner, fd, connection, usize::MAX);
-                on_broken(inner, fd, errno);
-            }
-        }
-    }
-    if connection.is(flag::FULL) {
-        send_backlog(inner, fd, connection);
-    }
-}
-
-/// Records that the send buffer is full: the ring polls for writability.
-pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    connection.mark(flag::FULL);
-    wait_writable(inner, fd);
-}
-
-/// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
-/// although the last write was taken.
-pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
-    let is_asked = connection.is(flag::NARROW)
-        && !connection.is(flag::SHUT | flag::DEAD)
-        && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
-    if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
-        on_full(inner, fd, connection);
-    }
-}
-
-/// Makes the ring poll for writability, if the set has one.
-fn wait_writable(inner: &mut Inner, fd: i32) {
-    if inner.mode == Mode::Serving {
-        inner.to_poll.push(fd);
-    }
-}
-
-/// Records that no write can succeed any more.
-pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
-    duplicates::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
-        connection.mark(flag::BROKEN);
-        if errno != libc::EPIPE {
-            connection.error = errno;
-            connection.mark(flag::DEAD);
-        }
-        connection.backlog.clear();
-        connection.clear(flag::FULL);
-        inner.notify(fd, connection, 0);
-    });
-}
-
-/// Sends deferred output, and reports writability when all of it has been sent.
-pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    while !connection.backlog.is_empty() {
-        match sys::send(fd, connection.backlog.as_slice()) {
-            Ok(sent) => connection.backlog.take(sent),
-            Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
-            Err(errno) => return on_broken(inner, fd, errno),
-        }
-    }
-    duplicates::for_each_duplicate(inner, fd, on_sent);
-}
-
-/// Handles the end of the deferred output of a connection, or of a duplicate.
-fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.is(flag::TO_SHUT) {
-        connection.clear(flag::TO_SHUT);
-        let _ = sys::shutdown(fd, libc::SHUT_WR);
-    }
-    if connection.is(flag::FULL) {
-        connection.clear(flag::FULL);
-        // The bytes that were just sent may have filled the buffer again.
-        check_writable(inner, fd, connection);
-        if connection.is(flag::FULL) {
-            return;
-        }
-        inner.notify(fd, connection, OUT);
-        hand_back::report_again(inner, fd, connection, flag::OUT);
     }
 }
 
@@ -462,10 +247,10 @@ pub(crate) fn flush_everything(wait_ms: u64) {
         let Some(connection) = guard.connection(fd) else {
             continue;
         };
-        flush(&mut guard, fd, connection);
+        output::flush(&mut guard, fd, connection);
         while !connection.backlog.is_empty() && sys::now_ns() < deadline_ns {
             sys::pause_us(500);
-            send_backlog(&mut guard, fd, connection);
+            output::send_backlog(&mut guard, fd, connection);
         }
     }
     deferred_output::wait_until(deadline_ns);
@@ -492,12 +277,12 @@ pub(crate) fn write_file(
     if !plain {
         return None;
     }
-    let target = reserve_output(inner, connection, count)?;
+    let target = output::reserve_output(inner, connection, count)?;
     // SAFETY: Lent: `count` bytes were reserved.
     match unsafe { sys::pread(from, target, count, at) } {
         Ok(0) => Some(Ok(0)),
         Ok(bytes) => {
-            on_queued(inner, to, connection, bytes);
+            output::on_queued(inner, to, connection, bytes);
             Some(Ok(bytes))
         }
         // The file cannot be read at an offset.

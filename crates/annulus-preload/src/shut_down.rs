@@ -8,7 +8,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::hand_back;
-use crate::send;
+use crate::output;
 use crate::sys;
 
 /// Sends FIN, behind written bytes. `None`: passes through to the kernel.
@@ -29,7 +29,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     }
     let mut connection = guard.connection(fd)?;
     let inner: &mut Inner = &mut guard;
-    send::flush(inner, fd, connection);
+    output::flush(inner, fd, connection);
     if !connection.backlog.is_empty() {
         shut_down_later(inner, fd);
         return Some(Ok(0));

@@ -7,7 +7,7 @@ use annulus::metrics::layout::switch::{self, SwitchCounter};
 
 use crate::classify;
 use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
-use crate::counters::{self, Why};
+use crate::counters::Why;
 use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
@@ -26,42 +26,13 @@ pub(crate) fn release(guard: &mut SetGuard) {
     switch::add(SwitchCounter::SetsHandedBack, 1);
     switch::add(SwitchCounter::HandedBack, i64::from(guard.served));
     hand_back::pass_through_set(guard, Why::Released);
-    mark_released(guard);
-}
-
-fn mark_released(guard: &mut SetGuard) {
-    if !guard.released {
-        guard.released = true;
-        switch::add(SwitchCounter::Released, 1);
-    }
-}
-
-/// Returns whether the switch keeps a set that could be served from getting a ring.
-pub(crate) fn keeps_passing(guard: &mut SetGuard) -> bool {
-    if !switch_position::is_released() {
-        return false;
-    }
-    // From now on the process has a switch, as it would with a ring.
-    counters::share();
-    counters::passed(Why::Released);
-    log::write_line("an epoll set passes through until the operator resumes it: released");
-    guard.mode = Mode::Passing;
-    mark_released(guard);
-    true
-}
-
-/// Clears the mark of a set that closes, or that passes through for another reason as well.
-pub(crate) fn clear_released(guard: &mut SetGuard) {
-    if guard.released {
-        guard.released = false;
-        switch::add(SwitchCounter::Released, -1);
-    }
+    guard.released.mark();
 }
 
 /// Runs before a wait on the set, and serves the set again if the switch has been reset.
 #[inline]
 pub(crate) fn apply(set: &'static Set, guard: &mut SetGuard) {
-    if guard.released && !switch_position::is_released() {
+    if guard.released.is_marked() && !switch_position::is_released() {
         serve_again(set, guard);
     }
 }
@@ -84,7 +55,7 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
         switch::add(SwitchCounter::SetsServedAgain, 1);
         switch::add(SwitchCounter::ServedAgain, i64::from(connections));
     }
-    clear_released(guard);
+    guard.released.clear();
 }
 
 /// Records members of the kernel's set that a ring may serve, as if they had been added before the ring existed.

@@ -21,6 +21,7 @@ use crate::counters::{self, Call, Why};
 use crate::errno::{self, CallResult, into_return};
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
+use crate::output;
 use crate::real;
 use crate::receive;
 use crate::send;
@@ -512,7 +513,7 @@ fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
             let mut guard = gate::served(entry, fd).ok()?;
             let connection = guard.connection(fd)?;
             if sys::poll_now(fd, OUT) & OUT == 0 {
-                send::on_full(&mut guard, fd, connection);
+                output::on_full(&mut guard, fd, connection);
             }
             None
         });

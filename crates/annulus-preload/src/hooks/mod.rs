@@ -149,7 +149,7 @@ fn refuse_foreign(entry: &'static Entry, fd: i32) -> FdState {
 #[cold]
 fn state_while_closing(entry: &'static Entry) -> FdState {
     catch_panic(|| {
-        crate::descriptor::finish_deferred_close(entry);
+        Set::finish_deferred_close(entry);
         None
     });
     match entry.kind() {

@@ -21,6 +21,7 @@ use crate::errno::{self, CallResult, into_return_int};
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::hand_back;
+use crate::output;
 use crate::receive;
 use crate::send;
 use crate::shut_down;
@@ -182,7 +183,7 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
     let mut connection = guard.connection(fd)?;
     if entry.kind() == Kind::Served && key == connection::OUT {
         connection.set_narrow(sockopts::has_small_send_buffer(fd));
-        send::check_writable(&mut guard, fd, connection);
+        output::check_writable(&mut guard, fd, connection);
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
     // nothing at all if it has neither unread bytes nor the end of the stream.
@@ -192,7 +193,7 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
         guard.notify(fd, connection, key);
     }
     if holds {
-        hand_back::report_again(&guard, fd, connection, key);
+        output::report_again(&guard, fd, connection, key);
     }
     None
 }

@@ -17,8 +17,8 @@ use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::gate;
 use crate::hand_back;
+use crate::output;
 use crate::receive;
-use crate::send;
 use crate::sockopts;
 use crate::stops;
 
@@ -42,7 +42,7 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     catch_panic(|| {
         let mut guard = gate::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
-        send::flush(&mut guard, fd, connection);
+        output::flush(&mut guard, fd, connection);
         (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))
     })
 }

@@ -18,7 +18,7 @@ const LARGEST: [(&str, usize); 9] = [
     ("annulus-hyper", 2),
     ("annulus-object-store", 3),
     ("annulus-observe", 1),
-    ("annulus-preload", 13),
+    ("annulus-preload", 4),
     ("annulus-testing", 1),
 ];
 

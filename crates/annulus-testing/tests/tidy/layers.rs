@@ -18,18 +18,17 @@ const LAYERS: [&str; 10] = [
     "sim",
 ];
 
-/// The modules of the preload library, in the same order. The rows with seven and with seventeen modules are dependency
-/// cycles.
-const PRELOAD_LAYERS: [&str; 9] = [
+/// The modules of the preload library, in the same order.
+const PRELOAD_LAYERS: [&str; 10] = [
     "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position \
      young_set",
-    "connection identity lock real signals",
+    "connection counters identity lock real signals",
     "ctl_request placeholders ring_policy ring_teardown set_members sys",
-    "counters epoll_set epoll_set_list fd_table log reserved_fds stops",
-    "classify program_rings ready_list sockopts writability",
-    "closing deferred_output descriptor draining duplicates early_members epoll_ctl fd_limit flush_thread gate hand_back \
-     inherited_set listeners poll_cycle receive send shut_down switch",
-    "completions epoll_wait reports",
+    "epoll_set epoll_set_list fd_table reserved_fds",
+    "classify fd_budget flush_request inherited_set log program_rings publish ready_list sockopts stops unread writability",
+    "draining duplicates listeners output poll_cycle reports",
+    "closing completions deferred_output gate hand_back receive send shut_down",
+    "descriptor early_members epoll_ctl epoll_wait fd_limit flush_thread switch",
     "process",
     "hooks",
 ];

@@ -1,0 +1,260 @@
+//! # Safety
+//!
+//! The output of a connection: bytes that are queued in the arena, and deferred bytes, which did not fit into the
+//! kernel's send buffer. Queued bytes lie in the connection's part of the arena (Owned).
+#![allow(unsafe_code)]
+
+use crate::connection::{self as flag, Conn, OUT};
+use crate::duplicates;
+use crate::epoll_set::{Inner, Mode, Set};
+use crate::fd_table::{self, Kind};
+use crate::flush_request;
+use crate::send_errors;
+use crate::sys;
+
+/// Connections with queued bytes that make a set send before the end of the round. With a small limit, the writes of a
+/// server that serves its connections in turn would not be batched.
+const CONNECTIONS_MAX: usize = 256;
+/// Writes between two checks of the clock, and the age at which queued bytes are sent, ns.
+const WRITES_PER_CHECK: u32 = 32;
+const FLUSH_AFTER_NS: u64 = 1_000_000;
+
+/// Reserves `more` bytes behind those that are queued already.
+pub(crate) fn reserve_output(
+    inner: &mut Inner,
+    mut connection: Conn,
+    more: usize,
+) -> Option<*mut u8> {
+    for attempt in 0..2 {
+        let context = inner.ring.as_mut()?;
+        let (from, used) = (connection.out_from, connection.out_bytes);
+        let target = (context.arena).extend(from, used, connection.out_reserved, more as u32);
+        if let Some((from, reserved)) = target {
+            (connection.out_from, connection.out_reserved) = (from, reserved);
+            // SAFETY: Owned: within the arena, as `extend` guarantees.
+            return Some(unsafe { context.arena.at(from).add(used as usize) });
+        }
+        if attempt == 0 {
+            inner.submit_sends();
+            // Deferred output comes first.
+            if connection.is(flag::FULL | flag::BROKEN) {
+                return None;
+            }
+        }
+    }
+    None
+}
+
+/// Records that `bytes` more are in the arena.
+pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
+    connection.out_bytes += bytes as u32;
+    inner.writes += 1;
+    if inner.writes == 1 {
+        inner.written_at_ns = sys::now_ns();
+    }
+    let sends_immediately = inner.batching.sends_immediately();
+    if !connection.is(flag::QUEUED) {
+        connection.mark(flag::QUEUED);
+        inner.queued.push(fd);
+        if inner.queued_at_ns == 0 && !sends_immediately {
+            inner.set_queued_since(match inner.writes {
+                1 => inner.written_at_ns,
+                _ => sys::now_ns(),
+            });
+            flush_request::on_queued();
+        }
+    }
+    let checks_clock = inner.writes.is_multiple_of(WRITES_PER_CHECK);
+    let is_late = checks_clock && sys::now_ns() - inner.queued_at_ns > FLUSH_AFTER_NS;
+    if is_late || inner.queued.len() >= CONNECTIONS_MAX || sends_immediately {
+        inner.submit_sends();
+    }
+}
+
+/// Sends writes immediately for a while.
+pub(crate) fn suspend_batching(inner: &mut Inner) {
+    inner.batching.suspend();
+}
+
+/// Ends a round, and measures whether its writes waited too long, or would have. Writes are not held back for a server
+/// that does other work for long after it has written.
+pub(crate) fn end_round(inner: &mut Inner) {
+    let writes = std::mem::take(&mut inner.writes);
+    if writes == 0 {
+        return;
+    }
+    let took_ns = sys::now_ns().saturating_sub(inner.written_at_ns);
+    inner.batching.round(writes, took_ns, sys::preempted);
+    if took_ns > FLUSH_AFTER_NS && inner.queued_at_ns != 0 && inner.batching.sends_immediately() {
+        flush_request::was_late();
+    }
+}
+
+/// Removes queued bytes, of which the first `sent` have been sent; the others are deferred.
+pub(crate) fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
+    let queued = connection.out_bytes as usize;
+    if queued == 0 {
+        return;
+    }
+    if let Some(context) = &inner.ring
+        && sent < queued
+    {
+        let from = context.arena.at(connection.out_from);
+        // SAFETY: Owned: the connection's part of the arena.
+        let unsent = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
+        let unsent = unsent.to_vec();
+        defer(inner, fd, connection, &unsent);
+    }
+    // The connection stays in the list of those with queued bytes, but has none.
+    (
+        connection.out_from,
+        connection.out_bytes,
+        connection.out_reserved,
+    ) = (0, 0, 0);
+}
+
+/// Sends queued bytes now.
+pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
+    flush_with(inner, fd, connection, connection.more());
+}
+
+/// Sends the last bytes and FIN in one segment. This must happen before the program closes the connection: a close with
+/// unread data, which may arrive at any moment, would discard unsent bytes.
+pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
+    flush_with(inner, fd, connection, libc::MSG_MORE);
+    if !connection.is(flag::FULL | flag::BROKEN) {
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
+}
+
+fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
+    if connection.out_bytes > 0
+        && let Some(context) = &inner.ring
+    {
+        // SAFETY: Owned: the connection's part of the arena.
+        let queued = unsafe {
+            std::slice::from_raw_parts(
+                context.arena.at(connection.out_from),
+                connection.out_bytes as usize,
+            )
+        };
+        match sys::send_with(fd, queued, flags) {
+            Ok(sent) if sent == queued.len() => drop_queued(inner, fd, connection, sent),
+            Ok(sent) => {
+                drop_queued(inner, fd, connection, sent);
+                on_full(inner, fd, connection);
+            }
+            Err(errno) if send_errors::keeps_bytes(errno) => {
+                drop_queued(inner, fd, connection, 0);
+                on_full(inner, fd, connection);
+            }
+            Err(errno) => {
+                drop_queued(inner, fd, connection, usize::MAX);
+                on_broken(inner, fd, errno);
+            }
+        }
+    }
+    if connection.is(flag::FULL) {
+        send_backlog(inner, fd, connection);
+    }
+}
+
+/// Records that the send buffer is full: the ring polls for writability.
+pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    connection.mark(flag::FULL);
+    wait_writable(inner, fd);
+}
+
+/// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
+/// although the last write was taken.
+pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
+    let is_asked = connection.is(flag::NARROW)
+        && !connection.is(flag::SHUT | flag::DEAD)
+        && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
+    if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
+        on_full(inner, fd, connection);
+    }
+}
+
+/// Makes the ring poll for writability, if the set has one.
+fn wait_writable(inner: &mut Inner, fd: i32) {
+    if inner.mode == Mode::Serving {
+        inner.to_poll.push(fd);
+    }
+}
+
+/// Records that no write can succeed any more.
+pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
+    duplicates::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
+        connection.mark(flag::BROKEN);
+        if errno != libc::EPIPE {
+            connection.error = errno;
+            connection.mark(flag::DEAD);
+        }
+        connection.backlog.clear();
+        connection.clear(flag::FULL);
+        inner.notify(fd, connection, 0);
+    });
+}
+
+/// Sends deferred output, and reports writability when all of it has been sent.
+pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    while !connection.backlog.is_empty() {
+        match sys::send(fd, connection.backlog.as_slice()) {
+            Ok(sent) => connection.backlog.take(sent),
+            Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
+            Err(errno) => return on_broken(inner, fd, errno),
+        }
+    }
+    duplicates::for_each_duplicate(inner, fd, on_sent);
+}
+
+/// Handles the end of the deferred output of a connection, or of a duplicate.
+fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    if connection.is(flag::TO_SHUT) {
+        connection.clear(flag::TO_SHUT);
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
+    if connection.is(flag::FULL) {
+        connection.clear(flag::FULL);
+        // The bytes that were just sent may have filled the buffer again.
+        check_writable(inner, fd, connection);
+        if connection.is(flag::FULL) {
+            return;
+        }
+        inner.notify(fd, connection, OUT);
+        report_again(inner, fd, connection, OUT);
+    }
+}
+
+/// Defers bytes that do not fit into the send buffer, behind those that are deferred already.
+pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[u8]) {
+    connection.backlog.append(unsent);
+    inner.may_have_backlog = true;
+    mark_deferred(inner, fd, connection);
+}
+
+/// Makes the flush thread watch a connection with deferred output.
+pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    if connection.backlog.is_empty() || connection.is(flag::DEFERRED) {
+        return;
+    }
+    connection.mark(flag::DEFERRED);
+    inner.deferred.push(fd);
+    if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
+        set.set_has_deferred(true);
+    }
+    flush_request::ensure_running();
+}
+
+/// Makes the kernel report an edge of a connection that was handed back, which its set could not know: the library has
+/// sent queued bytes (`event` is OUT), or holds received ones (IN). Changing the member makes the kernel report all its
+/// pending events again.
+pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
+    let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
+    let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
+    if is_handed_back && edge && connection.is(flag::MEMBER) && connection.events & event != 0 {
+        let (events, data) = (connection.events, connection.data);
+        let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
+}

@@ -1,0 +1,32 @@
+//! # Safety
+//!
+//! The unread bytes of a connection: in a receive buffer of the ring, of which the connection is a reader, or copied
+//! out of it (Owned).
+#![allow(unsafe_code)]
+
+use crate::connection::Conn;
+use crate::epoll_set::Inner;
+
+/// Releases the buffer of a connection, all of whose bytes were read.
+pub(crate) fn release_buffer(inner: &mut Inner, mut connection: Conn) {
+    connection.at = std::ptr::null_mut();
+    if let Some(mut context) = inner.ring.take() {
+        inner.release(&mut context, connection.buffer);
+        inner.ring = Some(context);
+    }
+}
+
+/// Copies buffered bytes out of the shared receive buffer, so that a connection that does not read cannot starve
+/// others.
+pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
+    if connection.bytes == 0 {
+        return;
+    }
+    // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
+    let first = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
+    let later = connection.copied_out.move_out();
+    connection.copied_out.append(first);
+    connection.copied_out.append(later.as_slice());
+    connection.bytes = 0;
+    release_buffer(inner, connection);
+}

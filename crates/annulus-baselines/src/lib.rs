@@ -35,7 +35,7 @@ pub use job::{Bench, Completed, Finished, Job, Op, Variant, Worker};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
 pub use mmap::MappedFile;
-pub use nop::{NopRing, context_switches};
+pub use nop::NopRing;
 pub use pread::{Pread, Pread512};
 pub use residency::resident_bytes;
 pub use ring::{Registered, Ring, Setup, SubmitPolicy};

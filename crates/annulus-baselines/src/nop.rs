@@ -1,12 +1,10 @@
-//! NOPs on a hand-written ring, and the context switches of the process, for `annulus bench nop`.
+//! NOPs on a hand-written ring, for `annulus doctor`.
 //!
 //! # Safety
 //!
 //! A NOP refers to no memory, so the kernel accesses none.
 
 #![allow(unsafe_code)]
-
-use std::mem::MaybeUninit;
 
 use io_uring::{IoUring, opcode};
 
@@ -80,19 +78,6 @@ impl NopRing {
     }
 }
 
-/// Returns the number of context switches of this process so far, voluntary and involuntary.
-pub fn context_switches() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call writes one `rusage`, for which `usage` has room.
-    let code = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    if code != 0 {
-        return 0;
-    }
-    // SAFETY: zero bytes are a valid value of this plain struct, and the kernel has written it since.
-    let usage = unsafe { usage.assume_init() };
-    (usage.ru_nvcsw + usage.ru_nivcsw) as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,12 +95,5 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-    }
-
-    #[test]
-    fn a_sleep_is_a_context_switch() {
-        let before = context_switches();
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        assert!(context_switches() > before);
     }
 }

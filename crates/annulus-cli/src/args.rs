@@ -8,7 +8,6 @@ mod http;
 mod job;
 mod multiget;
 mod net;
-mod nop;
 mod receive;
 mod release;
 mod report;
@@ -33,7 +32,6 @@ pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
     ResponseLength,
 };
-pub(crate) use nop::NopArgs;
 pub(crate) use receive::{ReceiveArgs, ReceiveModeName};
 pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
@@ -93,8 +91,6 @@ pub(crate) struct Bench {
 pub(crate) enum BenchTarget {
     /// Read or write files with every variant, and compare the variants
     File(Box<FileArgs>),
-    /// Run no-op operations through each layer, to measure the cost of each layer
-    Nop(NopArgs),
     /// Load a running server, or start echo or HTTP servers and compare them
     Net(Box<NetArgs>),
     /// Measure this machine: files, network, HTTP, installed servers, scaling; one page and one JSON file

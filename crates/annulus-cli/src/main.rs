@@ -45,7 +45,6 @@ fn main() -> ExitCode {
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Bench(bench) => match bench::begin(bench.target) {
             BenchTarget::File(file) => bench::file(&file),
-            BenchTarget::Nop(nop) => bench::nop(&nop),
             BenchTarget::Net(net) => bench::net(&net),
             BenchTarget::All(args) => bench::all(&args),
             BenchTarget::Multiget(args) => bench::multiget(&args),

@@ -12,9 +12,9 @@ use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
@@ -30,9 +30,8 @@ static IN_ORDER: AtomicBool = AtomicBool::new(false);
 /// The number of the first signal; zero before it.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// The actions of the first signal. The lock also guards `ARRIVED`.
+/// The actions of the first signal.
 static HOOKS: Mutex<Vec<(u64, Action)>> = Mutex::new(Vec::new());
-static ARRIVED: Condvar = Condvar::new();
 /// `true` if the first signal has arrived.
 static ARRIVED_FLAG: AtomicBool = AtomicBool::new(false);
 /// The removals that are still to run. The lock is held during a removal, so that the process does not end during it.
@@ -157,20 +156,6 @@ pub(crate) fn check(doing: &'static str) -> Result<(), Fault> {
     received().map_or(Ok(()), |signal| Err(Fault::Interrupted { signal, doing }))
 }
 
-/// Sleeps for `time`, or until a signal has arrived.
-pub(crate) fn sleep(time: Duration) {
-    let until = Instant::now() + time;
-    let mut hooks = locked(&HOOKS);
-    while received().is_none() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        let waited = ARRIVED.wait_timeout(hooks, left);
-        hooks = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
-}
-
 /// An action of the first signal, which does not run if this is dropped earlier.
 pub(crate) struct Hook(u64);
 
@@ -218,7 +203,6 @@ impl Drop for Removal {
 fn first() {
     ARRIVED_FLAG.store(true, Relaxed);
     let hooks = std::mem::take(&mut *locked(&HOOKS));
-    ARRIVED.notify_all();
     for (_, action) in hooks {
         action();
     }

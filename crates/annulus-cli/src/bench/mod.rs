@@ -1,4 +1,4 @@
-//! `annulus bench file`: the order of runs, and the report of their results. (`bench nop` is in `nop/`.)
+//! `annulus bench file`: the order of runs, and the report of their results.
 //!
 //! At each depth, each repeat runs all variants in a shuffled order, so that a drift of the machine affects all of them
 //! alike. All runs use the same file in the same process, and prepare the page cache first.
@@ -30,7 +30,6 @@ mod loads;
 pub(crate) mod machine;
 mod multiget;
 pub(crate) mod net;
-mod nop;
 mod order;
 mod progress;
 mod run;
@@ -57,7 +56,6 @@ use machine::Machine;
 pub(crate) use machine::{Usage, allow_many_open_files};
 pub(crate) use multiget::multiget;
 pub(crate) use net::{net, net_child, net_server};
-pub(crate) use nop::nop;
 use progress::Progress;
 use run::AnyVariant;
 pub(crate) use stats::Spread;

@@ -1,7 +1,5 @@
 //! Checks alert rules on the runs of each comparison.
 
-use std::time::Duration;
-
 use annulus::metrics::Histogram;
 use annulus_baselines::slices::bounds;
 use annulus_observe::alert::Rule;
@@ -9,7 +7,6 @@ use annulus_observe::alert::Rule;
 use super::job::Plan;
 use super::json::{self, Outcome};
 use super::net;
-use super::nop;
 use super::timeline::Timeline;
 use super::variant::{Side, side};
 use crate::fault::Fault;
@@ -24,18 +21,7 @@ pub(crate) fn of_file(rules: &[Rule], plan: &Plan) -> Result<Judge, Fault> {
     let measured = Measured {
         command: "bench file",
         operations,
-        has_latencies: true,
         runtime: plan.runtime,
-    };
-    Judge::new(rules, &measured)
-}
-
-pub(crate) fn of_nop(rules: &[Rule], runtime: Duration) -> Result<Judge, Fault> {
-    let measured = Measured {
-        command: "bench nop",
-        operations: &["nop"],
-        has_latencies: false,
-        runtime,
     };
     Judge::new(rules, &measured)
 }
@@ -44,7 +30,6 @@ pub(crate) fn of_net(options: &net::Options) -> Result<Judge, Fault> {
     let measured = Measured {
         command: "bench net",
         operations: &["request"],
-        has_latencies: true,
         runtime: options.runtime,
     };
     Judge::new(&options.watch.alert, &measured)
@@ -73,24 +58,6 @@ pub(crate) fn judge_file(judge: &Judge, runs: &[json::Run]) -> Verdict {
             run.depth,
             &slices(sample.timeline.as_ref()),
         );
-    }
-    verdict.report();
-    verdict
-}
-
-/// Checks the rules on the variants of Annulus. A run of NOPs is one interval.
-pub(crate) fn judge_nop(judge: &Judge, runs: &[nop::Run]) -> Verdict {
-    let mut verdict = Verdict::default();
-    for run in runs {
-        let Some(sample) = &run.sample else { continue };
-        let name = format!("{}, depth {}, repeat {}", run.layer, run.depth, run.repeat);
-        let counts = run.layer.starts_with("annulus");
-        let whole = Interval {
-            length_ns: (sample.seconds * 1e9) as u64,
-            completed: sample.ops,
-            ..Interval::default()
-        };
-        judge.check(&mut verdict, &name, counts, run.depth, &[whole]);
     }
     verdict.report();
     verdict

@@ -28,7 +28,7 @@ pub(crate) struct Traced<P> {
     pub(crate) flamegraph_note: Option<String>,
 }
 
-/// The queue depth of a trace of `bench file` or `bench nop`. The counts cover the whole process, including the tool's
+/// The queue depth of a trace of `bench file`. The counts cover the whole process, including the tool's
 /// calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -49,7 +49,7 @@ pub(crate) struct AtCell {
 pub(crate) struct Syscalls {
     /// The tracer: `perf`, or `strace`, which slows the program far more.
     pub(crate) counted_by: String,
-    /// Operations or responses while calls were counted. For `bench file` and `bench nop`, this is the whole run.
+    /// Operations or responses while calls were counted. For `bench file`, this is the whole run.
     pub(crate) ops: u64,
     pub(crate) all: u64,
     pub(crate) all_per_op: f64,

@@ -22,7 +22,6 @@ pub(crate) struct Measured<'a> {
     pub(crate) command: &'a str,
     /// The operations, which are counted together.
     pub(crate) operations: &'a [&'static str],
-    pub(crate) has_latencies: bool,
     pub(crate) runtime: Duration,
 }
 
@@ -157,9 +156,6 @@ fn inapplicable(rule: &Rule, measured: &Measured<'_>) -> Option<String> {
             "{command} only measures from submission to completion; omit `queue.` or `device.`"
         ));
     }
-    if rule.is_about_latency() && !measured.has_latencies {
-        return Some(format!("{command} does not measure latencies; use `rate`"));
-    }
     if rule.lasting() > measured.runtime {
         return Some(format!(
             "a run of {} s is too short for it; increase --runtime",
@@ -236,7 +232,6 @@ mod tests {
         let measured = Measured {
             command: "bench file",
             operations: &["read_at"],
-            has_latencies: true,
             runtime: Duration::from_secs(runtime_s),
         };
         Judge::new(&rules, &measured).map_err(|fault| fault.to_string())

@@ -60,7 +60,12 @@ fn a_signal_ends_the_current_run_and_skips_the_rest() {
 fn complete_runs_are_in_the_tables_of_an_interrupted_comparison() {
     let dir = folder();
     let line = [
-        "nop",
+        "file",
+        "--size",
+        "4M",
+        "--hot",
+        "--variants",
+        "pread",
         "--depth",
         "1",
         "--runtime",
@@ -76,7 +81,7 @@ fn complete_runs_are_in_the_tables_of_an_interrupted_comparison() {
     running.send(Signal::TERM);
     let output = running.end();
     is_interrupted(&output, dir.path(), "SIGTERM", 143);
-    assert!(output.out.contains("depth 1\n"), "{}", output.out);
+    assert!(output.out.contains("depth 1 ("), "{}", output.out);
 }
 
 #[test]
@@ -181,7 +186,12 @@ fn a_complete_report_is_not_marked_as_interrupted() {
     let dir = folder();
     let line = [
         "bench",
-        "nop",
+        "file",
+        "--size",
+        "4M",
+        "--hot",
+        "--variants",
+        "pread",
         "--depth",
         "1",
         "--runtime",

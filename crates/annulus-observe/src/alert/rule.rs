@@ -242,11 +242,6 @@ impl Rule {
         self.part != Part::Whole
     }
 
-    /// Returns whether the rule is about a latency.
-    pub fn is_about_latency(&self) -> bool {
-        self.measure.unit() == Unit::Time
-    }
-
     /// Returns the time that the condition must hold before the alert is raised, and must fail before it is cleared.
     pub fn lasting(&self) -> Duration {
         self.lasting

@@ -25,7 +25,6 @@ mod threads;
 mod tokio_blocking;
 mod tokio_fs;
 mod tokio_ring;
-mod usage;
 
 pub use call::copy_whole;
 pub use failure::Failure;
@@ -43,7 +42,6 @@ pub use threads::on_owning_threads;
 pub use tokio_blocking::TokioBlocking;
 pub use tokio_fs::TokioFs;
 pub use tokio_ring::TokioRing;
-pub use usage::ThreadUsage;
 
 /// Returns all variants of this crate, in the order of the tool's list.
 pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {

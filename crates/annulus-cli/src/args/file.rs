@@ -107,7 +107,7 @@ Exit code:
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MORE_OPTIONS, after_long_help = FILE_HELP, next_help_heading = "Load")]
-#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "fio_json"]))]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
 pub(crate) struct FileArgs {
     /// File or device to read, or directory for a test file [default: .]
     #[arg(help_heading = None)]

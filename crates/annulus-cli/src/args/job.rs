@@ -27,15 +27,6 @@ pub(crate) struct JobArgs {
     #[arg(long, requires = "job_file", hide_short_help = true)]
     pub(crate) with_fio: bool,
 
-    /// Write the results of the job's own engines to FILE, in fio's JSON format
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "job_file",
-        hide_short_help = true
-    )]
-    pub(crate) fio_json: Option<PathBuf>,
-
     /// Keep the files that were created for the jobs
     #[arg(long, requires = "job_file", hide_short_help = true)]
     pub(crate) keep_files: bool,

@@ -345,14 +345,6 @@ impl Destination {
         self.write_lines(report, Digits::Six)
     }
 
-    /// Writes one line per field, in the layout of other programs.
-    pub(crate) fn write_pretty(&self, report: &impl Serialize) -> Result<(), Fault> {
-        self.write_with(|file| {
-            serde_json::to_writer_pretty(&mut *file, report)?;
-            file.write_all(b"\n")
-        })
-    }
-
     fn write_lines(&self, report: &impl Serialize, digits: Digits) -> Result<(), Fault> {
         self.write_with(|file| {
             let mut out = BufWriter::new(file);

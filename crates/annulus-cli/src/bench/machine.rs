@@ -232,11 +232,10 @@ pub(crate) struct Used {
 
 impl Usage {
     pub(crate) fn now() -> Usage {
-        // User and system time of all threads, those of the ring included.
-        let own = clock_gettime(ClockId::ProcessCPUTime);
         let ticks = processor_ticks().unwrap_or_default();
         Usage {
-            own_cpu_ns: own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64,
+            // User and system time of all threads, those of the ring included.
+            own_cpu_ns: clock_ns(ClockId::ProcessCPUTime),
             children_ticks: children_ticks().unwrap_or(0),
             // user, nice, system, irq, softirq; idle (3) and iowait (4) are not work.
             machine_busy_ticks: [0, 1, 2, 5, 6].iter().map(|&field| ticks[field]).sum(),
@@ -264,6 +263,16 @@ impl Used {
         let others = (self.machine_busy_ns - self.own_cpu_ns).max(0.0);
         (others / ns, self.stolen_ns / ns)
     }
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Returns the processor time of the calling thread.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    clock_ns(ClockId::ThreadCPUTime)
 }
 
 /// Returns the processor time of children that have ended.

@@ -1,6 +1,5 @@
 //! `annulus bench file --job` as a command: job files, reports, and refused input.
 
 mod command;
-mod layout;
 mod runs;
 mod wrong;

@@ -40,15 +40,14 @@ fn the_job_files_of_the_repository_are_valid_with_a_warning_on_threads() {
 fn a_name_is_shown_and_an_escaped_colon_is_part_of_one_file() {
     let workspace = Workspace::new();
     workspace.job("[section]\nname=shown\nsize=64k\n[other]\nfilename=a\\:b\nsize=64k\n");
-    let output = workspace.run(&["--repeat", "1", "--keep-files", "--fio-json", "own.json"]);
+    let output = workspace.run(&["--repeat", "1", "--keep-files", "--json", "own.json"]);
     assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
     assert_eq!(
         workspace.names(),
         ["a:b", "job.fio", "own.json", "section.0.0"]
     );
     let jobs = &workspace.json("own.json")["jobs"];
-    assert_eq!(jobs[0]["jobname"], "shown");
-    assert_eq!(jobs[0]["job options"]["name"], "shown");
+    assert_eq!(jobs[0]["name"], "shown");
     assert!(output.out.contains("[shown] psync read"), "{}", output.out);
 }
 
@@ -151,9 +150,6 @@ fn a_job_file_gets_a_page_with_its_tables_and_its_json() {
     let (json, _) = json.split_once("</script>").unwrap();
     let json: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(json["runs"].as_array().unwrap().len(), 4);
-    let output = workspace.run(&["--html", "same", "--fio-json", "same"]);
-    assert_eq!(output.code, Some(2), "{}", output.err);
-    assert!(output.err.contains("--fio-json names the same file"));
 }
 
 #[test]

@@ -73,17 +73,7 @@ fn options_that_the_job_file_sets_are_refused() {
     );
     refuses(
         &workspace,
-        &["--fio-json", "no/where.json"],
-        "--fio-json no/where.json: the directory no does not exist",
-    );
-    refuses(
-        &workspace,
-        &["--json", "a", "--fio-json", "a"],
-        "names the same file",
-    );
-    refuses(
-        &workspace,
-        &["--fio-json", "job.fio"],
+        &["--json", "job.fio"],
         "job.fio exists; --replace replaces it",
     );
 }

@@ -172,7 +172,7 @@ pub(super) const USED: &[Key] = keys![
     ["stonewall", "wait_for_previous"], "1", "wait until all jobs above are done", |o, v| {
         v.flag().map(|flag| o.stonewall = flag)
     };
-    ["group_reporting"], "1", "one entry of --fio-json for all clones of a group", |o, v| {
+    ["group_reporting"], "1", "only fio (--with-fio) reports a group as one", |o, v| {
         v.flag().map(|flag| o.group_reporting = flag)
     };
     ["new_group"], "1", "a group of reports begins", |o, v| v.flag().map(|flag| o.new_group = flag);
@@ -189,7 +189,7 @@ pub(super) const USED: &[Key] = keys![
     ["rate_iops"], "1000", "operations (of the shortest length) per second of reads, of writes, per clone", |o, v| {
         value::pair(v.text()?, &mut o.rate_iops, |text| value::bytes(text, Base::Binary))
     };
-    ["percentile_list"], "99:99.5:99.99", "percentiles of --fio-json and of the table", |o, v| {
+    ["percentile_list"], "99:99.5:99.99", "percentiles of the table and of --json", |o, v| {
         value::percentiles(v.text()?).map(|list| o.percentiles = list)
     };
     ["verify"], "crc32c", "crc32c, xxhash, pattern: all that was written is read back and checked", |o, v| verify(o, v);
@@ -216,10 +216,7 @@ pub(super) const USED: &[Key] = keys![
         }
         Ok(())
     };
-    ["description"], "nightly", "kept in --fio-json", |o, v| {
-        o.description = Some(v.text()?.to_string());
-        Ok(())
-    };
+    ["description"], "nightly", "for readers of the file", |_, v| v.text().map(drop);
 ];
 
 /// Returns the options from the keys of a section, and warnings for the user.

@@ -22,7 +22,6 @@ use crate::report::Pictures;
 mod annulus;
 mod external;
 mod files;
-mod fio_json;
 mod keys;
 mod options;
 mod parse;
@@ -65,8 +64,9 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
         return Ok(ExitCode::SUCCESS);
     }
     let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
-    let own_json = destination("--json", args.json.as_deref(), args.replace)?;
-    let as_fio = fio_json(args)?;
+    let destination = (args.json.as_deref())
+        .map(|path| Destination::new(path, args.replace))
+        .transpose()?;
     let external = (args.job.with_fio)
         .then(|| External::new(path, &bytes, &plan))
         .transpose()?;
@@ -82,7 +82,7 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     {
         print_text(&format!("note: {note}\n"))?;
     }
-    let (runs, passes) = measure(args, &plan, &files, external.as_ref())?;
+    let runs = measure(args, &plan, &files, external.as_ref())?;
     let variants = variants(external.as_ref());
     let warned = plan.warnings.iter().map(Complaint::to_string);
     let disturbed = disturbed(&runs, args.repeat);
@@ -107,11 +107,8 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     print_text(&format!(
         "\n(latency and CPU in µs)\n{table}{warning}{checks}"
     ))?;
-    if let Some(destination) = &own_json {
+    if let Some(destination) = &destination {
         destination.write_figures(&report)?;
-    }
-    if let (Some(destination), Some(outcomes)) = (&as_fio, middle(&passes)) {
-        destination.write_pretty(&fio_json::report(&plan, outcomes))?;
     }
     pictures.of_job(&report, &checks)?;
     Ok(match report.runs.iter().any(|run| run.failed) {
@@ -137,30 +134,6 @@ fn read(path: &Path) -> Result<Vec<u8>, Fault> {
         )));
     }
     std::fs::read(path).map_err(wrong)
-}
-
-/// Returns the destination of an option's file. A fault names the option.
-fn destination(
-    option: &str,
-    path: Option<&Path>,
-    replace: bool,
-) -> Result<Option<Destination>, Fault> {
-    let destination = path.map(|path| Destination::new(path, replace)).transpose();
-    destination.map_err(|fault| match fault {
-        Fault::Usage(text) => Fault::Usage(text.replacen("--json", option, 1)),
-        failed => failed,
-    })
-}
-
-/// Returns the destination of `--fio-json`.
-fn fio_json(args: &FileArgs) -> Result<Option<Destination>, Fault> {
-    let own = destination("--fio-json", args.job.fio_json.as_deref(), args.replace)?;
-    if own.is_some() && [&args.json, &args.pictures.html].contains(&&args.job.fio_json) {
-        return Err(Fault::usage(
-            "--fio-json names the same file as --json or --html; they need one each",
-        ));
-    }
-    Ok(own)
 }
 
 /// Returns a fault with one line per complaint about the job file.
@@ -264,18 +237,18 @@ fn variants(external: Option<&External>) -> Vec<&'static str> {
     list
 }
 
-/// Runs all passes, in a shuffled order per repeat. Returns the runs, and the outcomes of the job's own engines.
+/// Runs all passes, in a shuffled order per repeat.
 fn measure(
     args: &FileArgs,
     plan: &Plan,
     files: &Files,
     external: Option<&External>,
-) -> Result<(Vec<Run>, Vec<Vec<JobOutcome>>), Fault> {
+) -> Result<Vec<Run>, Fault> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut order = variants(external);
     let progress = Progress::new(args.repeat * order.len());
-    let (mut runs, mut passes) = (Vec::new(), Vec::new());
+    let mut runs = Vec::new();
     let mut position = 0;
     for repeat in 1..=args.repeat {
         rng.shuffle(&mut order);
@@ -300,9 +273,6 @@ fn measure(
                 };
                 let outcomes = pass::pass(plan, files, who, seed)?;
                 runs.extend(at.runs(plan, files, &outcomes));
-                if who == Who::Job {
-                    passes.push(outcomes);
-                }
             }
             let (others_busy, stolen) = Usage::now()
                 .since(&usage)
@@ -314,7 +284,7 @@ fn measure(
         }
     }
     progress.clear();
-    Ok((runs, passes))
+    Ok(runs)
 }
 
 /// The position of a pass.
@@ -431,15 +401,4 @@ fn checks(runs: &[Run]) -> String {
         text += &format!("; the content of {verified} blocks was checked");
     }
     text + "\n"
-}
-
-/// Returns the pass with the median number of operations.
-fn middle(passes: &[Vec<JobOutcome>]) -> Option<&Vec<JobOutcome>> {
-    let ios = |outcomes: &[JobOutcome]| -> u64 {
-        let clones = outcomes.iter().flat_map(|outcome| &outcome.clones);
-        clones.map(|clone| clone.tally.ios()).sum()
-    };
-    let mut sorted: Vec<&Vec<JobOutcome>> = passes.iter().collect();
-    sorted.sort_by_key(|outcomes| ios(outcomes));
-    sorted.get(sorted.len() / 2).copied()
 }

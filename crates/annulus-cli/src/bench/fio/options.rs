@@ -128,7 +128,6 @@ pub(super) struct Options {
     pub(super) unlink: bool,
     /// The job's name in results, if it is not that of its section.
     pub(super) name: Option<String>,
-    pub(super) description: Option<String>,
 }
 
 impl Default for Options {
@@ -183,7 +182,6 @@ impl Default for Options {
             randseed: None,
             unlink: false,
             name: None,
-            description: None,
         }
     }
 }

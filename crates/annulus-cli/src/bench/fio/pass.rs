@@ -62,9 +62,7 @@ impl JobOutcome {
             .clones
             .iter()
             .flat_map(|clone| std::iter::once(&clone.tally).chain(&clone.read_back));
-        tallies
-            .map(|tally| tally.usage.user_ns + tally.usage.system_ns)
-            .sum()
+        tallies.map(|tally| tally.cpu_ns).sum()
     }
 }
 

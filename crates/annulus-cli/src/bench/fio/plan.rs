@@ -23,8 +23,6 @@ pub(super) struct Job {
     pub(super) line: usize,
     /// The options from the job's keys.
     pub(super) options: Options,
-    /// The job's keys and values as written, without those of `[global]`.
-    pub(super) written: Vec<(String, String)>,
     /// The group of the job. Jobs of a group are reported together if they set `group_reporting`.
     pub(super) group: usize,
 }
@@ -36,8 +34,6 @@ pub(super) struct Plan {
     pub(super) jobs: Vec<Job>,
     /// The jobs that run together, as indices into `jobs`. Stages run one after the other.
     pub(super) stages: Vec<Vec<usize>>,
-    /// The keys and values of `[global]`, as written.
-    pub(super) globals: Vec<(String, String)>,
     /// Warnings for the user.
     pub(super) warnings: Vec<Complaint>,
     /// Lines with keys that fio refuses and this tool ignores.
@@ -65,7 +61,6 @@ pub(super) fn plan(
                     name: options.name.clone().unwrap_or(section.name.clone()),
                     line: section.line,
                     options,
-                    written: written(section, false),
                     group: 0,
                 });
             }
@@ -90,28 +85,10 @@ pub(super) fn plan(
     }
     Ok(Plan {
         stages,
-        globals: sections
-            .last()
-            .map_or_else(Vec::new, |last| written(last, true)),
         mistaken_lines: mistaken_lines(&sections),
         warnings: tidy(warnings),
         jobs,
     })
-}
-
-fn written(section: &Section, global: bool) -> Vec<(String, String)> {
-    let entries = section
-        .entries
-        .iter()
-        .filter(|entry| entry.global == global);
-    entries
-        .map(|entry| {
-            (
-                entry.key.clone(),
-                entry.value.clone().unwrap_or_else(|| "1".into()),
-            )
-        })
-        .collect()
 }
 
 fn mistaken_lines(sections: &[Section]) -> Vec<usize> {

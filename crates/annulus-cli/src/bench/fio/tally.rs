@@ -2,17 +2,13 @@
 
 use std::io;
 
-use annulus_baselines::{Op, ThreadUsage};
+use annulus_baselines::Op;
 use hdrhistogram::Histogram;
 
 /// The largest recorded latency, in nanoseconds. Longer latencies are recorded as this value.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// The number of significant digits of percentiles.
 const LATENCY_DIGITS: u8 = 3;
-/// The length of a bandwidth sample, equal to fio's default.
-pub(super) const WINDOW_NS: u64 = 500_000_000;
-/// The largest number of samples, which covers a day.
-const WINDOWS_MAX: usize = 172_800;
 
 /// The direction of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +22,9 @@ pub(super) enum Side {
 pub(super) struct Direction {
     pub(super) ios: u64,
     pub(super) bytes: u64,
-    pub(super) short: u64,
     pub(super) latency: Histogram<u64>,
-    /// The sum of latencies. With the sum of squares, it gives the mean and deviation without rounding to buckets.
+    /// The sum of latencies, which gives the mean without rounding to buckets.
     latency_sum: f64,
-    latency_squares: f64,
-    /// Bytes and operations of each whole window.
-    pub(super) windows: Vec<(u64, u64)>,
-    window: (u64, u64),
-    window_end_ns: u64,
 }
 
 impl Direction {
@@ -48,34 +38,17 @@ impl Direction {
         Direction {
             ios: 0,
             bytes: 0,
-            short: 0,
             latency,
             latency_sum: 0.0,
-            latency_squares: 0.0,
-            windows: Vec::new(),
-            window: (0, 0),
-            window_end_ns: u64::MAX,
         }
     }
 
     fn add(&mut self, other: &Direction) {
         self.ios += other.ios;
         self.bytes += other.bytes;
-        self.short += other.short;
         // All histograms have the same bounds, so adding cannot fail.
         let _ = self.latency.add(&other.latency);
         self.latency_sum += other.latency_sum;
-        self.latency_squares += other.latency_squares;
-        self.windows.extend_from_slice(&other.windows);
-    }
-
-    #[cold]
-    fn next_window(&mut self, now_ns: u64) {
-        while now_ns >= self.window_end_ns && self.windows.len() < WINDOWS_MAX {
-            self.windows.push(self.window);
-            self.window = (0, 0);
-            self.window_end_ns += WINDOW_NS;
-        }
     }
 
     /// Returns the mean latency, in nanoseconds.
@@ -84,16 +57,6 @@ impl Direction {
             0 => 0.0,
             ios => self.latency_sum / ios as f64,
         }
-    }
-
-    pub(super) fn deviation(&self) -> f64 {
-        if self.ios < 2 {
-            return 0.0;
-        }
-        let mean = self.mean();
-        (self.latency_squares / self.ios as f64 - mean * mean)
-            .max(0.0)
-            .sqrt()
     }
 }
 
@@ -109,8 +72,8 @@ pub(super) struct Tally {
     pub(super) errors: u64,
     /// A description of the first failure.
     pub(super) first_failure: Option<String>,
-    pub(super) errno: i32,
-    pub(super) usage: ThreadUsage,
+    /// The processor time of the thread.
+    pub(super) cpu_ns: u64,
     /// All completions, including those before the measured part.
     pub(super) completions: u64,
     /// The measured time. For a sum, the longest of the clones.
@@ -127,18 +90,11 @@ impl Tally {
             wrong: 0,
             errors: 0,
             first_failure: None,
-            errno: 0,
-            usage: ThreadUsage::default(),
+            cpu_ns: 0,
             completions: 0,
             seconds: 0.0,
             last_ns: 0,
         }
-    }
-
-    /// Sets the start of the measured part.
-    pub(super) fn begin(&mut self, from_ns: u64) {
-        self.read.window_end_ns = from_ns + WINDOW_NS;
-        self.write.window_end_ns = from_ns + WINDOW_NS;
     }
 
     #[inline]
@@ -148,15 +104,9 @@ impl Tally {
             Side::Read => &mut self.read,
             Side::Write => &mut self.write,
         };
-        if now_ns >= direction.window_end_ns {
-            direction.next_window(now_ns);
-        }
         direction.ios += 1;
         direction.bytes += bytes;
-        direction.window.0 += bytes;
-        direction.window.1 += 1;
         direction.latency_sum += took_ns as f64;
-        direction.latency_squares += took_ns as f64 * took_ns as f64;
         direction.latency.saturating_record(took_ns);
     }
 
@@ -169,21 +119,13 @@ impl Tally {
 
     /// Records a completion with the wrong length or an error.
     #[cold]
-    pub(super) fn record_failure(&mut self, side: Side, op: &Op, result: &io::Result<usize>) {
+    pub(super) fn record_failure(&mut self, op: &Op, result: &io::Result<usize>) {
         let text = match result {
             Err(error) => {
                 self.errors += 1;
-                if self.errno == 0 {
-                    self.errno = error.raw_os_error().unwrap_or(0);
-                }
                 error.to_string()
             }
             Ok(count) => {
-                let direction = match side {
-                    Side::Read => &mut self.read,
-                    Side::Write => &mut self.write,
-                };
-                direction.short += 1;
                 self.wrong += 1;
                 format!("{count} bytes instead of {}", op.bytes)
             }
@@ -215,21 +157,8 @@ impl Tally {
             .first_failure
             .take()
             .or_else(|| other.first_failure.clone());
-        self.errno = if self.errno == 0 {
-            other.errno
-        } else {
-            self.errno
-        };
-        self.usage.user_ns += other.usage.user_ns;
-        self.usage.system_ns += other.usage.system_ns;
-        self.usage.switches += other.usage.switches;
-        self.usage.major_faults += other.usage.major_faults;
-        self.usage.minor_faults += other.usage.minor_faults;
+        self.cpu_ns += other.cpu_ns;
         self.completions += other.completions;
         self.seconds = self.seconds.max(other.seconds);
-    }
-
-    pub(super) fn ios(&self) -> u64 {
-        self.read.ios + self.write.ios
     }
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use annulus_baselines::{Completed, Op, ThreadUsage, Worker};
+use annulus_baselines::{Completed, Op, Worker};
 use fastrand::Rng;
 
 use super::options::{Kind, Verify};
 use super::tally::{Side, Tally};
 use super::value::Lengths;
 use super::verify::{self, Written};
+use crate::bench::machine::thread_cpu_ns;
 use crate::bench::order::{Lease, Order, OrderSpec};
 
 /// The clock of a stage, shared by all its clones.
@@ -93,7 +94,8 @@ pub(super) struct JobWorker {
     chosen: Option<usize>,
     wait_until_ns: u64,
     written: Option<Written>,
-    usage: ThreadUsage,
+    /// The processor time of the thread at the start.
+    cpu_ns: u64,
     tally: Tally,
     scratch: Vec<u8>,
 }
@@ -135,7 +137,7 @@ impl JobWorker {
             chosen: None,
             wait_until_ns: 0,
             written,
-            usage: ThreadUsage::default(),
+            cpu_ns: 0,
             tally: Tally::new(),
             scratch,
             clock,
@@ -145,7 +147,7 @@ impl JobWorker {
 
     /// Returns the counts and the set of written blocks. Must be called on the clone's thread, whose usage it records.
     pub(super) fn into_parts(mut self) -> (Tally, Option<Written>) {
-        self.tally.usage = ThreadUsage::now().since(&self.usage);
+        self.tally.cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_ns);
         let by_time = self.clock.now_ns() >= self.end_ns;
         self.tally
             .close(self.measured_from_ns, by_time.then_some(self.end_ns));
@@ -160,13 +162,12 @@ impl JobWorker {
             return false;
         }
         self.now_ns = self.clock.now_ns();
-        self.usage = ThreadUsage::now();
+        self.cpu_ns = thread_cpu_ns();
         if self.work.read_back.is_some() {
             // Reading back is a separate phase, without the job's time limits.
             self.begin_ns = self.now_ns.max(1);
             self.measured_from_ns = self.begin_ns;
             self.end_ns = u64::MAX;
-            self.tally.begin(self.measured_from_ns);
             return true;
         }
         self.measured_from_ns = self.begin_ns + self.work.ramp.as_nanos() as u64;
@@ -174,7 +175,6 @@ impl JobWorker {
             Some(time) => self.measured_from_ns.saturating_add(time.as_nanos() as u64),
             None => u64::MAX,
         };
-        self.tally.begin(self.measured_from_ns);
         true
     }
 
@@ -377,7 +377,7 @@ impl Worker for JobWorker {
         let side = if op.write { Side::Write } else { Side::Read };
         match result {
             Ok(count) if count == op.bytes as usize => {}
-            wrong => return self.tally.record_failure(side, &op, &wrong),
+            wrong => return self.tally.record_failure(&op, &wrong),
         }
         if !op.write && self.work.verify.is_some() {
             if let Some(text) = self.check(&op, data) {

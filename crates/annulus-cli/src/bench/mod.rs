@@ -3,9 +3,8 @@
 //! At each depth, each repeat runs all variants in a shuffled order, so that a drift of the machine affects all of them
 //! alike. All runs use the same file in the same process, and prepare the page cache first.
 
-use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use annulus::support::{ProbeKind, Support, Verdict};
 use annulus_baselines::forbid_rings;
@@ -31,6 +30,7 @@ pub(crate) mod machine;
 mod multiget;
 pub(crate) mod net;
 mod order;
+pub(crate) mod output;
 mod progress;
 mod run;
 mod single;
@@ -48,14 +48,13 @@ mod worker;
 
 pub(crate) use all::all;
 use job::{Cache, Plan};
-#[cfg(test)]
-pub(crate) use json::schema_is_current;
-use json::{Destination, Load, Outcome, Report, Run, VariantFacts};
+use json::{Load, Outcome, Report, Run, VariantFacts};
 use limit::Limit;
 use machine::Machine;
 pub(crate) use machine::{Usage, allow_many_open_files};
 pub(crate) use multiget::multiget;
 pub(crate) use net::{net, net_child, net_server};
+use output::{Destination, Header, print_text};
 use progress::Progress;
 use run::AnyVariant;
 pub(crate) use stats::Spread;
@@ -468,10 +467,7 @@ fn report(
         .flat_map(|&depth| stats::rows(&runs, depth))
         .collect();
     Report {
-        version: json::VERSION,
-        annulus: env!("CARGO_PKG_VERSION").into(),
-        command: command(),
-        started_unix_s: unix_seconds(started),
+        header: Header::new(json::VERSION, started),
         seed: plan.seed,
         machine,
         load: load(plan, file),
@@ -512,28 +508,5 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
         memory_limit_bytes: plan.memory_bytes,
         runtime_seconds: plan.runtime.as_secs_f64(),
         repeats: plan.repeat,
-    }
-}
-
-/// Returns the command line of this process.
-pub(crate) fn command() -> Vec<String> {
-    std::env::args_os()
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .collect()
-}
-
-pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_secs())
-}
-
-/// Prints `text`. A closed pipe is not an error.
-pub(crate) fn print_text(text: &str) -> Result<(), Fault> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Fault::failed(format!("printing: {error}")))
-        }
-        _ => Ok(()),
     }
 }

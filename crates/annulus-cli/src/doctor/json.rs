@@ -1,5 +1,7 @@
 //! The JSON of `annulus doctor`. Its schema is in `schema/doctor.json`.
 
+use std::time::SystemTime;
+
 use serde::Serialize;
 
 use super::advice::{Advice, Findings, Verdict, advice, next_command};
@@ -8,22 +10,17 @@ use super::facts::Environment;
 use super::figures::Figures;
 use super::traps::{self, TrapHere};
 use crate::bench::all::parts::{Needs, Part, parts};
+use crate::bench::output::Header;
 
-/// The version of the format. It changes if a reader of older files would misread a newer one.
+/// The version of the format.
 pub(crate) const VERSION: u32 = 1;
 
 /// The report of `annulus doctor`.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
-    /// The version of this format.
-    pub(crate) version: u32,
-    /// The version of the command that wrote it.
-    pub(crate) annulus: String,
-    /// The command line.
-    pub(crate) command: Vec<String>,
-    /// The start time, in seconds since 1970.
-    pub(crate) started_unix_s: u64,
+    #[serde(flatten)]
+    pub(crate) header: Header,
     pub(crate) environment: Environment,
     /// The causes of a missing ring, the main cause first. Empty if there is a ring.
     pub(crate) causes: Vec<Cause>,
@@ -47,8 +44,7 @@ impl Report {
     pub(crate) fn new(
         environment: Environment,
         figures: Option<Figures>,
-        command: Vec<String>,
-        started_unix_s: u64,
+        started: SystemTime,
     ) -> Report {
         let findings = Findings {
             env: &environment,
@@ -57,10 +53,7 @@ impl Report {
         let advice = advice(&findings);
         let verdict = Verdict::of(&advice);
         Report {
-            version: VERSION,
-            annulus: env!("CARGO_PKG_VERSION").into(),
-            command,
-            started_unix_s,
+            header: Header::new(VERSION, started),
             causes: causes(&environment),
             traps: traps::of(&environment),
             benchmark: benchmark(&environment),
@@ -96,6 +89,6 @@ mod tests {
 
     #[test]
     fn the_doctor_schema_in_the_repository_matches_the_structs() {
-        crate::bench::schema_is_current("doctor.json", &schemars::schema_for!(Report));
+        crate::bench::output::schema_is_current("doctor.json", &schemars::schema_for!(Report));
     }
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use crate::args::DoctorArgs;
-use crate::bench;
+use crate::bench::output::print_text;
 use crate::fault::Fault;
 
 mod advice;
@@ -40,7 +40,7 @@ pub(crate) use text::{BUFFER_GROUPS, Lines};
 
 /// Runs the command.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
-    let started = bench::unix_seconds(SystemTime::now());
+    let started = SystemTime::now();
     let measured = !args.quick;
     let (location, sample, why_no_reads) = inspect(args.path.as_deref(), measured)?;
     let environment = Environment::here(location);
@@ -52,7 +52,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
         ..measure::measure(&sample, &why_no_reads, environment.has_ring())
     });
     drop(sample);
-    let report = Report::new(environment, figures, bench::command(), started);
+    let report = Report::new(environment, figures, started);
     let text = match args.json {
         true => {
             let json = serde_json::to_string_pretty(&report);
@@ -62,7 +62,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
         }
         false => text::text(&report),
     };
-    bench::print_text(&text)?;
+    print_text(&text)?;
     Ok(ExitCode::from(report.exit_code))
 }
 

@@ -40,7 +40,7 @@ pub(super) fn page(report: &Report, comparisons: &[Option<Comparison>]) -> Strin
                     }
                 }
                 footer {
-                    p { "Created by annulus " (report.annulus) ". This page loads no external resources." }
+                    p { "Created by annulus " (report.header.annulus) ". This page loads no external resources." }
                 }
             }
         }
@@ -53,14 +53,14 @@ fn head(report: &Report) -> Markup {
         header {
             p.brand { "Annulus bench all" }
             h1 { (report.machine.line()) }
-            p.when { (moment(report.started_unix_s)) ", " (format!("{:.0}", report.seconds)) " s" }
+            p.when { (moment(report.header.started_unix_s)) ", " (format!("{:.0}", report.seconds)) " s" }
             @if report.short || report.interrupted {
                 ul.warnings aria-label="Warnings" {
                     @if report.short { li { strong { "Warning: " } "made with --short: the runs are too short for a conclusion" } }
                     @if report.interrupted { li { strong { "Warning: " } "interrupted: parts are missing" } }
                 }
             }
-            pre { code { (report.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) } }
+            pre { code { (report.header.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) } }
             dl { @for (name, value) in machine_facts(&report.machine) { div { dt { (name) } dd { (value) } } } }
         }
     }
@@ -151,7 +151,7 @@ fn section(nth: usize, part: &PartReport, comparison: Option<&Comparison>) -> Ma
                 }
                 details {
                     summary { "Command, load and variants" }
-                    pre { code { (comparison.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) } }
+                    pre { code { (comparison.header.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) } }
                     dl { @for (name, value) in &comparison.load { div { dt { (name) } dd { (value) } } } }
                     dl { @for (name, about) in &comparison.variants { div { dt { (name) } dd { (about) } } } }
                 }

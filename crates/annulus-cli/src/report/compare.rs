@@ -167,10 +167,10 @@ pub(super) fn unlike(first: &Comparison, second: &Comparison) -> Vec<String> {
             }
         }
     }
-    if first.version != second.version {
+    if first.header.annulus != second.header.annulus {
         list.push(format!(
             "Annulus {} in A, {} in B",
-            first.version, second.version
+            first.header.annulus, second.header.annulus
         ));
     }
     list

@@ -37,9 +37,7 @@ impl Comparison {
                 ("Repeats", report.repeats.to_string()),
             ],
             machine: machine_facts(&report.machine),
-            command: report.command.clone(),
-            started_unix_s: report.started_unix_s,
-            version: report.annulus.clone(),
+            header: report.header.clone(),
             variants: variants(report),
             groups: (report.jobs.iter())
                 .map(|job| group(job, &report.rows))

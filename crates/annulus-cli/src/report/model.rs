@@ -2,6 +2,7 @@
 
 use annulus_baselines::slices::SLICES_MAX;
 
+use crate::bench::output::Header;
 use crate::bench::stats::Spread;
 use crate::bench::timeline::Timeline;
 
@@ -19,9 +20,7 @@ pub(crate) struct Comparison {
     /// Names and values of the load; `machine` has those of the machine.
     pub(crate) load: Vec<(&'static str, String)>,
     pub(crate) machine: Vec<(&'static str, String)>,
-    pub(crate) command: Vec<String>,
-    pub(crate) started_unix_s: u64,
-    pub(crate) version: String,
+    pub(crate) header: Header,
     /// The name and the description of each variant.
     pub(crate) variants: Vec<(String, String)>,
     pub(crate) groups: Vec<Group>,

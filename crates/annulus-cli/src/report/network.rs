@@ -37,9 +37,7 @@ impl Comparison {
             notes: Vec::new(),
             load: load_facts(report),
             machine: machine_facts(&report.machine),
-            command: report.command.clone(),
-            started_unix_s: report.started_unix_s,
-            version: report.annulus.clone(),
+            header: report.header.clone(),
             variants: (report.variants.iter())
                 .map(|one| (one.name.clone(), one.about.clone()))
                 .collect(),

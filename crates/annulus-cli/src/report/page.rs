@@ -115,7 +115,7 @@ fn head(comparisons: &[Comparison], differences: Option<&[Difference]>) -> Marku
                 }
                 @if !comparison.verdict.is_empty() { p.verdict { (comparison.verdict) } }
                 p.checks { (comparison.checks) }
-                p.when { (moment(comparison.started_unix_s)) }
+                p.when { (moment(comparison.header.started_unix_s)) }
                 @if !comparison.warnings.is_empty() {
                     ul.warnings aria-label="Warnings" {
                         @for warning in &comparison.warnings { li { strong { "Warning: " } (warning) } }
@@ -365,7 +365,7 @@ fn facts(comparisons: &[Comparison]) -> Markup {
             @for (nth, comparison) in comparisons.iter().enumerate() {
                 @if let Some(name) = name(comparisons, nth) { h3 { span.run { (name) } " " (comparison.title) } }
                 pre {
-                    code { (comparison.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) }
+                    code { (comparison.header.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) }
                 }
                 div.facts {
                     div { h3 { "Machine" } (list(&comparison.machine)) }

@@ -5,6 +5,7 @@ use annulus_baselines::slices::Recorder;
 use super::*;
 use crate::bench::json::{Checks, Load, Outcome, Report, Run, Sample, VERSION, VariantFacts};
 use crate::bench::machine::Machine;
+use crate::bench::output::Header;
 use crate::bench::stats;
 use crate::bench::timeline::Timeline;
 use crate::bench::variant::side;
@@ -65,10 +66,12 @@ fn report_of(names: &[String], repeats: usize, seconds: u64) -> Report {
         about: format!("about {name}"),
     };
     Report {
-        version: VERSION,
-        annulus: "0".into(),
-        command: vec!["annulus".into(), "bench".into(), HOSTILE.into()],
-        started_unix_s: 0,
+        header: Header {
+            version: VERSION,
+            annulus: "0".into(),
+            command: vec!["annulus".into(), "bench".into(), HOSTILE.into()],
+            started_unix_s: 0,
+        },
         seed: 1,
         machine: Machine::of(None),
         traced: Vec::new(),

@@ -13,7 +13,7 @@ use super::app::App;
 use super::observer::{Observation, Observed, Observer};
 use super::report::{ProcessFacts, Report};
 use super::{corrupted, json, screen, text};
-use crate::bench::schema_is_current;
+use crate::bench::output::schema_is_current;
 
 fn app(report: Report) -> App {
     let mut app = App::new(Duration::from_secs(2), true);

@@ -5,22 +5,17 @@ use serde::Serialize;
 use crate::bench::json::Report as FileReport;
 use crate::bench::machine::Machine;
 use crate::bench::net::json::Report as NetReport;
+use crate::bench::output::Header;
 
-/// The version of the format. It changes when a reader of older files would misread a newer file.
+/// The version of the format.
 pub(crate) const VERSION: u32 = 1;
 
 /// All parts of one `annulus bench all`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
-    /// The version of this format.
-    pub(crate) version: u32,
-    /// The version of annulus that wrote it.
-    pub(crate) annulus: String,
-    /// The command line.
-    pub(crate) command: Vec<String>,
-    /// The start time, in seconds since 1970.
-    pub(crate) started_unix_s: u64,
+    #[serde(flatten)]
+    pub(crate) header: Header,
     /// The duration of all parts.
     pub(crate) seconds: f64,
     pub(crate) machine: Machine,
@@ -67,6 +62,6 @@ mod tests {
 
     #[test]
     fn the_schema_in_the_repository_is_that_of_all_parts() {
-        crate::bench::json::schema_is_current("bench-all.json", &schemars::schema_for!(Report));
+        crate::bench::output::schema_is_current("bench-all.json", &schemars::schema_for!(Report));
     }
 }

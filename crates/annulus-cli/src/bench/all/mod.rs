@@ -11,9 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::json::Destination;
 use super::machine::Machine;
-use super::print_text;
+use super::output::{Destination, Header, print_text};
 use crate::args::AllArgs;
 use crate::fault::Fault;
 use crate::signals;
@@ -84,10 +83,7 @@ pub(crate) fn all(args: &AllArgs) -> Result<ExitCode, Fault> {
     }
     let interrupted = signals::received();
     let report = Report {
-        version: json::VERSION,
-        annulus: env!("CARGO_PKG_VERSION").into(),
-        command: super::command(),
-        started_unix_s: super::unix_seconds(started),
+        header: Header::new(json::VERSION, started),
         seconds: began.elapsed().as_secs_f64(),
         machine,
         short: args.short,

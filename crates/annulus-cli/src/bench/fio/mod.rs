@@ -11,9 +11,8 @@ use std::time::{Instant, SystemTime};
 use annulus_baselines::Failure;
 
 use super::disturbance::{self, RunShares};
-use super::json::Destination;
 use super::machine::{Machine, Usage, allow_many_open_files};
-use super::print_text;
+use super::output::{Destination, Header, print_text};
 use super::progress::Progress;
 use crate::args::FileArgs;
 use crate::fault::Fault;
@@ -87,10 +86,7 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     let warned = plan.warnings.iter().map(Complaint::to_string);
     let disturbed = disturbed(&runs, args.repeat);
     let report = Report {
-        version: report::VERSION,
-        annulus: env!("CARGO_PKG_VERSION").into(),
-        command: super::command(),
-        started_unix_s: super::unix_seconds(started),
+        header: Header::new(report::VERSION, started),
         machine,
         job_file: String::from_utf8_lossy(&bytes).into_owned(),
         repeats: args.repeat,

@@ -6,9 +6,10 @@ use super::pass::JobOutcome;
 use super::plan::Job;
 use super::tally::{Direction, Tally};
 use crate::bench::machine::Machine;
+use crate::bench::output::Header;
 use crate::bench::stats::{Spread, median};
 
-/// The version of the format. It changes when a reader of older files would misread a newer file.
+/// The version of the format.
 pub(crate) const VERSION: u32 = 1;
 /// The variant that runs the engines named in the job file.
 pub(super) const OWN: &str = "job";
@@ -18,14 +19,8 @@ pub(super) const FIO: &str = "fio";
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
-    /// The version of this format.
-    pub(crate) version: u32,
-    /// The version of the command that wrote it.
-    pub(crate) annulus: String,
-    /// The command as it was typed.
-    pub(crate) command: Vec<String>,
-    /// The start time, in seconds since 1970.
-    pub(crate) started_unix_s: u64,
+    #[serde(flatten)]
+    pub(crate) header: Header,
     pub(crate) machine: Machine,
     /// The text of the job file.
     pub(crate) job_file: String,
@@ -343,6 +338,6 @@ mod tests {
     #[test]
     fn the_schema_in_the_repository_is_that_of_the_structs() {
         let schema = schemars::schema_for!(Report);
-        crate::bench::json::schema_is_current("bench-job.json", &schema);
+        crate::bench::output::schema_is_current("bench-job.json", &schema);
     }
 }

@@ -4,27 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::options::Options;
 use super::variants::Variant;
-use crate::bench::json::Figures;
 use crate::bench::machine::Machine;
+use crate::bench::output::{Figures, Header};
 use crate::bench::stats::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
 use crate::trace::{AtCell, Traced};
 
-/// The version of the format. Increased when a reader of older files would misread a newer one.
+/// The version of the format.
 pub(crate) const VERSION: u32 = 1;
 
 /// One run of `annulus bench net`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
-    /// The version of this format.
-    pub(crate) version: u32,
-    /// The version of `annulus` that wrote the report.
-    pub(crate) annulus: String,
-    /// The command line.
-    pub(crate) command: Vec<String>,
-    /// The start time, in seconds since the Unix epoch.
-    pub(crate) started_unix_s: u64,
+    #[serde(flatten)]
+    pub(crate) header: Header,
     /// The seed of the order of runs. `--seed` with this number repeats the order.
     pub(crate) seed: u64,
     pub(crate) machine: Machine,
@@ -327,7 +321,7 @@ impl Medians {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::json::schema_is_current;
+    use crate::bench::output::schema_is_current;
 
     #[test]
     fn the_schema_of_the_network_in_the_repository_is_that_of_the_structs() {

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use annulus_baselines::Failure;
 use annulus_baselines::net::load;
 
-use super::json::Destination;
 use super::machine::{Machine, Usage};
+use super::output::{Destination, Header, print_text};
 use super::progress::Progress;
 use super::watching;
 use crate::args::NetArgs;
@@ -60,7 +60,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     let _watching = crate::watching::begin(options.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
-    super::print_text(&heading(&options, &machine))?;
+    print_text(&heading(&options, &machine))?;
     let runs = measure(&options)?;
     let interrupted = signals::received();
     let traced = match interrupted {
@@ -73,10 +73,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     });
     let rows = stats::rows(&options, &runs);
     let report = Report {
-        version: json::VERSION,
-        annulus: env!("CARGO_PKG_VERSION").into(),
-        command: super::command(),
-        started_unix_s: super::unix_seconds(started),
+        header: Header::new(json::VERSION, started),
         seed: options.seed,
         machine,
         load: LoadFacts::of(&options),
@@ -94,7 +91,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     text += &note.map_or(String::new(), |note| format!("note: {note}\n"));
     text += &traced::text(&report.traced);
     // A failed print must not prevent writing the report.
-    let printed = super::print_text(&text);
+    let printed = print_text(&text);
     if let Some(destination) = &destination {
         destination.write(&report, load.timeline)?;
     }

@@ -1,6 +1,8 @@
 //! Twenty machines on which io_uring does not work, or works with restrictions. Each test checks the cause, the remedy,
 //! the verdict and the exit code.
 
+use std::time::SystemTime;
+
 use super::machines::{as_user, good, in_container, probe_fact, refused};
 use crate::doctor::advice::Verdict;
 use crate::doctor::facts::RefusalKind::{self, Descriptors, Memlock, Missing, Refused, TooOld};
@@ -325,7 +327,7 @@ fn broken_machines_are_identified_by_their_cause_and_its_hint() {
     let all: Vec<Broken> = all.into_iter().flatten().collect();
     assert!(all.len() >= 20, "{}", all.len());
     for one in all {
-        let report = Report::new(one.env, None, Vec::new(), 0);
+        let report = Report::new(one.env, None, SystemTime::UNIX_EPOCH);
         let first = report.advice.first();
         let first = first.unwrap_or_else(|| panic!("{}: nothing is reported", one.name));
         assert_eq!(first.rule, one.rule, "{}: {first:?}", one.name);
@@ -354,7 +356,7 @@ fn two_causes_are_both_reported_and_the_sysctl_first() {
     let mut env = refused(RefusalKind::Refused, [EPERM; 3]);
     filtered(&mut env);
     env.policy.io_uring_disabled = Some(2);
-    let report = Report::new(env, None, Vec::new(), 0);
+    let report = Report::new(env, None, SystemTime::UNIX_EPOCH);
     let rules: Vec<&str> = report.advice.iter().map(|one| &*one.rule).collect();
     assert_eq!(rules[..2], ["sysctl-forbids", "seccomp-refuses"]);
 }
@@ -364,7 +366,7 @@ fn a_sysctl_of_one_exempts_root_and_the_group() {
     let mut env = refused(RefusalKind::Refused, [EPERM, 0, 0]);
     env.policy.io_uring_disabled = Some(1);
     let first = |env: &Environment| {
-        Report::new(env.clone(), None, Vec::new(), 0).advice[0]
+        Report::new(env.clone(), None, SystemTime::UNIX_EPOCH).advice[0]
             .rule
             .clone()
     };
@@ -382,7 +384,7 @@ fn a_sysctl_of_one_exempts_root_and_the_group() {
 
 #[test]
 fn advice_does_not_change_the_verdict_of_a_good_machine() {
-    let report = Report::new(good(), None, Vec::new(), 0);
+    let report = Report::new(good(), None, SystemTime::UNIX_EPOCH);
     assert!(report.advice.is_empty(), "{:?}", report.advice);
     assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));
     let mut env = good();
@@ -392,7 +394,7 @@ fn advice_does_not_change_the_verdict_of_a_good_machine() {
         device.scheduler = Some("bfq".into());
     }
     env.location = Some(here);
-    let report = Report::new(env, None, Vec::new(), 0);
+    let report = Report::new(env, None, SystemTime::UNIX_EPOCH);
     assert!(report.advice.iter().any(|one| one.rule == "scheduler"));
     assert_eq!((report.verdict, report.exit_code), (Verdict::Good, 0));
     assert_eq!(report.next, "annulus bench file /data");

@@ -44,13 +44,13 @@ fn main() -> ExitCode {
     let outcome = match args.command {
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Bench(bench) => match bench::begin(bench.target) {
-            BenchTarget::File(file) => bench::file(&file),
-            BenchTarget::Net(net) => bench::net(&net),
-            BenchTarget::All(args) => bench::all(&args),
-            BenchTarget::Multiget(args) => bench::multiget(&args),
+            BenchTarget::File(file) => bench::file::file(&file),
+            BenchTarget::Net(net) => bench::net::net(&net),
+            BenchTarget::All(args) => bench::all::all(&args),
+            BenchTarget::Multiget(args) => bench::multiget::multiget(&args),
             BenchTarget::Report(args) => report::report(&args),
-            BenchTarget::NetServer(server) => bench::net_server(&server),
-            BenchTarget::NetChild(child) => bench::net_child(&child),
+            BenchTarget::NetServer(server) => bench::net::net_server(&server),
+            BenchTarget::NetChild(child) => bench::net::net_child(&child),
         },
         Command::Serve(serve) => match serve.protocol {
             ServeProtocol::Echo(echo) => serve::echo(&echo),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::bench::Spread;
+use crate::bench::spread::Spread;
 
 /// The measurements, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

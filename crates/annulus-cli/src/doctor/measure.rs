@@ -15,7 +15,7 @@ use super::echo::{self, Echo};
 use super::figures::{Figure, Figures, Measurement, Missing};
 use super::location::Sample;
 use super::worker::{BLOCK_BYTES, Timed};
-use crate::bench::{Spread, Usage};
+use crate::bench::{machine::Usage, spread::Spread};
 
 /// The number of samples of each probe. 15 probes × 5 rounds × 22 ms take 1.65 s, and the set-up takes the rest of the
 /// two seconds.

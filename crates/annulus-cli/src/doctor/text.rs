@@ -12,7 +12,7 @@ use super::figures::Figures;
 use super::json::Report;
 use super::location::{Kind, Location};
 use crate::bench::all::parts::Part;
-use crate::bench::short;
+use crate::bench::numbers::short;
 
 /// The width of the labels.
 const LABEL_COLUMNS: usize = 16;

@@ -7,7 +7,7 @@ use super::format::{moment, quoted};
 use super::model::Comparison;
 use super::page::{html_head, table};
 use crate::bench::all::json::{PartReport, Report};
-use crate::bench::table::grouped;
+use crate::bench::numbers::grouped;
 
 /// The columns of the table of scaling.
 const SCALING: [(&str, &str); 4] = [

@@ -4,8 +4,8 @@
 //! difference counts if all repeats of one run lie beyond all of the other and the medians differ by more than 3 %.
 
 use super::model::{Comparison, VariantRuns};
-use crate::bench::stats::Spread;
-use crate::bench::table::{grouped, short};
+use crate::bench::numbers::{grouped, short};
+use crate::bench::spread::Spread;
 
 /// Differences up to this share count as none.
 const LEVEL: f64 = 0.03;

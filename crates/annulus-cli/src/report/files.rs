@@ -1,11 +1,11 @@
 //! The contents of a report on `bench file`.
 
 use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
-use crate::bench::json::{Report, Run, Sample};
+use crate::bench::file::json::{Report, Run, Sample};
+use crate::bench::file::stats::Row;
+use crate::bench::file::table;
+use crate::bench::file::variant::Side;
 use crate::bench::machine::Machine;
-use crate::bench::stats::Row;
-use crate::bench::variant::Side;
-use crate::bench::{checks_line, table};
 
 /// The meaning of each column of the table.
 const MEANINGS: [&str; table::HEADINGS.len()] = [
@@ -35,7 +35,7 @@ impl Comparison {
                 bytes(load.block_bytes)
             ),
             verdict: report.verdict.clone(),
-            checks: checks_line(report).trim_end().to_string(),
+            checks: report.checks_line().trim_end().to_string(),
             warnings: report.warnings.clone(),
             notes: report.notes.clone(),
             load: load_facts(report),

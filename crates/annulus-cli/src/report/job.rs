@@ -2,8 +2,8 @@
 
 use super::files::machine_facts;
 use super::model::{Comparison, Embedded, Group, VariantRuns};
-use crate::bench::fio::report::{JobFacts, Report, Row};
-use crate::bench::fio::table::{HEADINGS, cells};
+use crate::bench::file::fio::report::{JobFacts, Report, Row};
+use crate::bench::file::fio::table::{HEADINGS, cells};
 
 /// The meaning of each column of the table.
 const MEANINGS: [&str; HEADINGS.len()] = [

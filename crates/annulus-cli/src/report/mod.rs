@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use crate::args::{Heatmap, PictureArgs, ReportArgs};
 use crate::bench::all::json::Report as AllReport;
-use crate::bench::fio::report::Report as JobReport;
-use crate::bench::json::Report as FileReport;
+use crate::bench::file::fio::report::Report as JobReport;
+use crate::bench::file::json::Report as FileReport;
 use crate::bench::net::json::Report as NetReport;
 use crate::bench::output::{Destination, print_text};
 use crate::bench::timeline::Timeline;

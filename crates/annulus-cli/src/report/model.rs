@@ -3,7 +3,7 @@
 use annulus_baselines::slices::SLICES_MAX;
 
 use crate::bench::output::Header;
-use crate::bench::stats::Spread;
+use crate::bench::spread::Spread;
 use crate::bench::timeline::Timeline;
 
 /// A comparison, prepared for a report.

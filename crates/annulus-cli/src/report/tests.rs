@@ -3,12 +3,12 @@
 use annulus_baselines::slices::Recorder;
 
 use super::*;
-use crate::bench::json::{Checks, Load, Outcome, Report, Run, Sample, VERSION, VariantFacts};
+use crate::bench::file::json::{Checks, Load, Outcome, Report, Run, Sample, VERSION, VariantFacts};
+use crate::bench::file::stats;
+use crate::bench::file::variant::side;
 use crate::bench::machine::Machine;
 use crate::bench::output::Header;
-use crate::bench::stats;
 use crate::bench::timeline::Timeline;
-use crate::bench::variant::side;
 
 const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;<!--";
 

@@ -11,7 +11,7 @@ use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
 use super::address::{EchoAddr, Options};
 use super::{announce, end_at_signal, runtime_of};
 use crate::args::EchoArgs;
-use crate::bench::allow_many_open_files;
+use crate::bench::machine::allow_many_open_files;
 use crate::fault::Fault;
 use crate::signals;
 use crate::watching;

@@ -14,7 +14,7 @@ use http::StatusCode;
 use super::listening::{self, ListenAddr};
 use super::{announce, end_at_signal, runtime_of};
 use crate::args::{HttpArgs, LogFormatName};
-use crate::bench::allow_many_open_files;
+use crate::bench::machine::allow_many_open_files;
 use crate::fault::Fault;
 use crate::signals;
 use crate::watching;

@@ -13,6 +13,7 @@ mod tests;
 mod tracer;
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::args::TraceArgs;
 use crate::fault::Fault;
@@ -20,7 +21,10 @@ use crate::fault::Fault;
 pub(crate) use calls::Counted;
 pub(crate) use flame::Graphs;
 pub(crate) use perf::Counter as PerfCounter;
-pub(crate) use report::{AtCell, AtDepth, Traced, failures, tables};
+pub(crate) use report::{AtCell, AtDepth, Traced, tables, verdict_on};
+
+/// The length of a recording: enough for a few hundred samples. Counts per operation need a tenth of it.
+pub(crate) const RECORDED: Duration = Duration::from_secs(1);
 
 /// The requested tracing.
 pub(crate) struct Trace {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Calls, Counted};
+use crate::fault::Fault;
 
 /// The number of calls that a line names. The others are added up.
 const NAMES_SHOWN: usize = 6;
@@ -130,18 +131,18 @@ pub(crate) fn tables<P: PartialEq>(traced: &[Traced<P>], label: impl Fn(&P) -> S
     text
 }
 
-/// Returns a message that names the requested graphs that are missing.
-pub(crate) fn failures<P>(traced: &[Traced<P>]) -> Option<String> {
+/// Returns an error if a requested graph is missing.
+pub(crate) fn verdict_on<P>(traced: &[Traced<P>]) -> Result<(), Fault> {
     let missing = |one: &&Traced<P>| one.flamegraph.is_none() && one.flamegraph_note.is_some();
-    let names: Vec<&str> = (traced.iter().filter(missing))
-        .map(|one| one.variant.as_str())
-        .collect();
-    (!names.is_empty()).then(|| {
-        format!(
+    let missing = traced.iter().filter(missing);
+    let names: Vec<&str> = missing.map(|one| one.variant.as_str()).collect();
+    match names.is_empty() {
+        true => Ok(()),
+        false => Err(Fault::failed(format!(
             "no flame graph of {}; the reason is printed above",
             names.join(", ")
-        )
-    })
+        ))),
+    }
 }
 
 fn table<P>(traced: &[&Traced<P>], case: &str) -> String {

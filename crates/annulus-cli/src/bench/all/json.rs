@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::bench::json::Report as FileReport;
+use crate::bench::file::json::Report as FileReport;
 use crate::bench::machine::Machine;
 use crate::bench::net::json::Report as NetReport;
 use crate::bench::output::Header;

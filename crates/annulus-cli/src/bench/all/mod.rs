@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::machine::Machine;
-use super::output::{Destination, Header, print_text};
 use crate::args::AllArgs;
+use crate::bench::machine::Machine;
+use crate::bench::output::{Destination, Header, print_text};
 use crate::fault::Fault;
 use crate::signals;
 

@@ -51,7 +51,7 @@ fn listen(args: &NetServerArgs) -> Result<TcpListener, Fault> {
         out.flush()?;
         Ok(listener)
     };
-    super::super::machine::allow_many_open_files();
+    crate::bench::machine::allow_many_open_files();
     bind().map_err(|error| Fault::failed(format!("listening on {}: {error}", args.addr)))
 }
 

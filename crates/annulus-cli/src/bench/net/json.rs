@@ -6,7 +6,7 @@ use super::options::Options;
 use super::variants::Variant;
 use crate::bench::machine::Machine;
 use crate::bench::output::{Figures, Header};
-use crate::bench::stats::Spread;
+use crate::bench::spread::Spread;
 use crate::bench::timeline::{Timeline, on_one_line};
 use crate::trace::{AtCell, Traced};
 

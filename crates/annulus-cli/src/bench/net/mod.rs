@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use annulus_baselines::Failure;
 use annulus_baselines::net::load;
 
-use super::machine::{Machine, Usage};
-use super::output::{Destination, Header, print_text};
-use super::progress::Progress;
-use super::watching;
 use crate::args::NetArgs;
+use crate::bench::early;
+use crate::bench::machine::{Machine, Usage};
+use crate::bench::output::{Destination, Header, print_text};
+use crate::bench::progress::Progress;
 use crate::fault::Fault;
 use crate::report::Pictures;
 use crate::signals;
@@ -29,6 +29,7 @@ pub(crate) mod table;
 mod traced;
 mod variants;
 mod watch;
+mod watching;
 
 pub(crate) use child::{net_child, net_server};
 pub(crate) use json::Run;
@@ -56,7 +57,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     if let Some(failure) = load::kernel_refuses() {
         return unavailable(&failure);
     }
-    let judge = watching::of_net(&options)?;
+    let judge = watching::judge(&options)?;
     let _watching = crate::watching::begin(options.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
@@ -69,7 +70,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     };
     let note = interrupted.map(|signal| {
         let planned = options.cells().len() * options.repeats * options.variants.len();
-        super::interruption(signal, runs.len(), planned)
+        early::interruption(signal, runs.len(), planned)
     });
     let rows = stats::rows(&options, &runs);
     let report = Report {
@@ -97,11 +98,11 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     }
     pictures.of_network(&report)?;
     printed?;
-    let alerts = watching::judge_net(&judge, &options, &report.runs);
+    let alerts = watching::verdict(&judge, &options, &report.runs);
     if let Some(signal) = interrupted {
         return Ok(ExitCode::from(signal.exit_code()));
     }
-    super::traced::verdict_on(&report.traced)?;
+    crate::trace::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
         false => alerts.exit_code(ExitCode::SUCCESS),
@@ -185,8 +186,8 @@ fn measure(options: &Options) -> Result<Vec<Run>, Fault> {
 /// Returns the sample of an interrupted run, if it is usable, and a note on how much was measured.
 fn cut(sample: Sample, runtime: Duration) -> (Option<Sample>, Option<String>) {
     let measured = Duration::from_secs_f64(sample.measured_seconds);
-    let enough = super::is_enough(measured, runtime);
-    let note = super::cut_short(measured, runtime);
+    let enough = early::is_enough(measured, runtime);
+    let note = early::cut_short(measured, runtime);
     // A short sample with errors is kept so that the errors are reported. Its faults exclude it from the results.
     let counts = |sample: &Sample| enough || !sample.errors.is_empty();
     (Some(sample).filter(counts), Some(note))
@@ -246,7 +247,7 @@ fn one(options: &Options, cell: Cell, variant: &Variant) -> Result<Sample, Fault
         // All responses arrived outside the measured time.
         let is_late =
             outcome.responses == 0 && outcome.all_responses > 0 && outcome.unanswered == 0;
-        match super::longer(plan.runtime) {
+        match early::longer(plan.runtime) {
             Some(longer) if is_late && signals::received().is_none() => plan.runtime = longer,
             _ => break (outcome, watch, used),
         }

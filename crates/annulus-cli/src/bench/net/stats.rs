@@ -3,7 +3,7 @@
 use super::json::{Latency, Medians, Row, Run, Sample, ServerUse};
 use super::options::{Cell, Options};
 use super::variants::reference;
-use crate::bench::stats::{Spread, median};
+use crate::bench::spread::{Spread, median};
 
 /// Returns the rows of all cells. Within a cell the fastest variant is first.
 pub(crate) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {

@@ -4,7 +4,7 @@ use super::json::{Medians, Report, Row, Run};
 use super::variants::{NGINX_PRELOAD, reference};
 use crate::bench::columns::ruled;
 use crate::bench::disturbance::{self, RunShares};
-use crate::bench::table::{grouped, short};
+use crate::bench::numbers::{grouped, short};
 
 const HEADINGS: [&str; 12] = [
     "variant",

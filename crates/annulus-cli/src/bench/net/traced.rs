@@ -10,8 +10,8 @@ use super::variants::Variant;
 use super::watch::{family, while_loaded};
 use super::{Ready, ready};
 use crate::bench::progress::Progress;
-use crate::bench::traced::RECORDED;
 use crate::fault::Fault;
+use crate::trace::RECORDED;
 use crate::trace::{AtCell, Counter, Traced, tables};
 
 /// The time before tracing starts, so that the load becomes steady.

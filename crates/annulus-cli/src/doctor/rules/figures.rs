@@ -1,7 +1,7 @@
 //! Rules for the measured figures: the best backend, depth and buffers, and the benefit of SQPOLL.
 
 use crate::bench::disturbance::is_disturbed;
-use crate::bench::short;
+use crate::bench::numbers::short;
 use crate::doctor::advice::{Findings, Rule, RuleReport, Severity};
 use crate::doctor::figures::{Figures, Measurement};
 

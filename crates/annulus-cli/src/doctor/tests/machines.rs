@@ -1,6 +1,6 @@
 //! Simulated machines.
 
-use crate::bench::Spread;
+use crate::bench::spread::Spread;
 use crate::doctor::device::Device;
 use crate::doctor::facts::{
     Call, EngineFact, Environment, FeatureFact, Kernel, Limits, Mechanism, OperationFact, Policy,

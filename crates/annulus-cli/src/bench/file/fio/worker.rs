@@ -15,8 +15,8 @@ use super::options::{Kind, Verify};
 use super::tally::{Side, Tally};
 use super::value::Lengths;
 use super::verify::{self, Written};
+use crate::bench::file::order::{Lease, Order, OrderSpec};
 use crate::bench::machine::thread_cpu_ns;
-use crate::bench::order::{Lease, Order, OrderSpec};
 
 /// The clock of a stage, shared by all its clones.
 pub(super) struct Clock {

@@ -8,20 +8,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::Plan;
 use super::json::Outcome;
 use super::loads::preset;
-use super::progress::Progress;
+use super::plan::Plan;
 use super::run::{self, AnyVariant};
 use super::single;
 use super::testfile::TestFile;
 use super::variant::{self, Side, side};
 use crate::args::FileArgs;
+use crate::bench::progress::Progress;
 use crate::fault::Fault;
-use crate::trace::{AtDepth, Counter, Graphs, Trace, Traced, failures, tables};
+use crate::trace::{AtDepth, Counter, Graphs, RECORDED, Trace, Traced, tables};
 
-/// The length of a recording: enough for a few hundred samples. Counts per operation need a tenth of it.
-pub(super) const RECORDED: Duration = Duration::from_secs(1);
 /// The first position of these runs; no measured run or warm-up has it.
 const FIRST_POSITION: usize = usize::MAX / 2;
 
@@ -193,9 +191,4 @@ pub(super) fn files(
 
 pub(super) fn text(traced: &[Traced<AtDepth>]) -> String {
     tables(traced, |at| format!("depth {}", at.depth))
-}
-
-/// Returns an error if a requested graph is missing.
-pub(super) fn verdict_on<P>(traced: &[Traced<P>]) -> Result<(), Fault> {
-    failures(traced).map_or(Ok(()), |why| Err(Fault::failed(why)))
 }

@@ -5,14 +5,15 @@ use rustix::fs::fdatasync;
 
 use super::cache::{self, Readiness};
 use super::check::{self, Afterwards};
-use super::job::{Cache, Plan};
 use super::json::{Checks, Latency, Outcome, Sample};
 use super::limit::Limit;
 use super::order::{Order, OrderSpec, mix};
+use super::plan::{Cache, Plan};
 use super::run::{self, AnyVariant, RunFailure, RunOutcome, RunSpec};
 use super::testfile::TestFile;
-use super::timeline::Timeline;
 use super::variant::{Side, side};
+use crate::bench::early;
+use crate::bench::timeline::Timeline;
 use crate::fault::Fault;
 
 /// The outcome of a run. `hangs` is set if the variant never returned.
@@ -45,7 +46,7 @@ pub(crate) fn run_by(
     loop {
         let mut done = once(&stretched, file, variant, depth, position, &mut how)?;
         if done.outcome.has_no_completions()
-            && let Some(longer) = super::longer(stretched.runtime)
+            && let Some(longer) = early::longer(stretched.runtime)
         {
             stretched.runtime = longer;
             continue;
@@ -199,8 +200,8 @@ fn judge(
         });
     }
     if ended.cut_short {
-        let note = super::cut_short(ended.measured, plan.runtime);
-        if !super::is_enough(ended.measured, plan.runtime) || sample.ops == 0 {
+        let note = early::cut_short(ended.measured, plan.runtime);
+        if !early::is_enough(ended.measured, plan.runtime) || sample.ops == 0 {
             return Ok(Outcome::Interrupted { reason: note });
         }
         sample.add_note(&note);

@@ -10,11 +10,11 @@ use std::time::{Instant, SystemTime};
 
 use annulus_baselines::Failure;
 
-use super::disturbance::{self, RunShares};
-use super::machine::{Machine, Usage, allow_many_open_files};
-use super::output::{Destination, Header, print_text};
-use super::progress::Progress;
 use crate::args::FileArgs;
+use crate::bench::disturbance::{self, RunShares};
+use crate::bench::machine::{Machine, Usage, allow_many_open_files};
+use crate::bench::output::{Destination, Header, print_text};
+use crate::bench::progress::Progress;
 use crate::fault::Fault;
 use crate::report::Pictures;
 

@@ -1,11 +1,12 @@
 //! The conclusion from the figures: a sentence, and warnings that each name an option.
 
-use super::disturbance::{self, RunShares};
-use super::job::Plan;
 use super::json::{Outcome, Run, Sample};
-use super::stats::{Row, Spread};
-use super::table::{grouped, short};
+use super::plan::Plan;
+use super::stats::Row;
 use super::variant::{BASE, Side};
+use crate::bench::disturbance::{self, RunShares};
+use crate::bench::numbers::{grouped, short};
+use crate::bench::spread::Spread;
 
 /// The spread of repeats from which more of them are needed to compare a variant.
 const SPREAD_MAX: f64 = 0.2;

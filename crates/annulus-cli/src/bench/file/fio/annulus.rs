@@ -13,7 +13,7 @@ use annulus_baselines::{Bench, Failure, Finished, Job, Op, Variant, Worker, on_o
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::options::Options;
-use crate::bench::variant::submit::buffer;
+use crate::bench::file::variant::submit::buffer;
 
 /// The variant that runs a job through Annulus, with the settings that the job requests.
 pub(super) struct OnAnnulus {

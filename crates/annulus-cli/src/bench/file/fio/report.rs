@@ -7,7 +7,7 @@ use super::plan::Job;
 use super::tally::{Direction, Tally};
 use crate::bench::machine::Machine;
 use crate::bench::output::Header;
-use crate::bench::stats::{Spread, median};
+use crate::bench::spread::{Spread, median};
 
 /// The version of the format.
 pub(crate) const VERSION: u32 = 1;

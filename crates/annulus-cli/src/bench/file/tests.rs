@@ -8,8 +8,8 @@ use clap::Parser;
 
 use std::os::unix::fs::FileExt;
 
-use super::job::Plan;
 use super::json::{Outcome, Sample};
+use super::plan::Plan;
 use super::run::AnyVariant;
 use super::single;
 use super::testfile::TestFile;

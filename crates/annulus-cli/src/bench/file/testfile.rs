@@ -15,8 +15,8 @@ use annulus_baselines::Memory;
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fdatasync, fstatfs, seek, statx};
 
 use super::check::{Contents, dataset_offset, write_tags};
-use super::job::{Cache, Plan};
 use super::limit::Limit;
+use super::plan::{Cache, Plan};
 use crate::fault::Fault;
 use crate::signals::Removal;
 

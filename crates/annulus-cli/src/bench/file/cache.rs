@@ -10,10 +10,10 @@ use rustix::fs::{Access, Advice, access, fadvise, fdatasync};
 use rustix::io::Errno;
 
 use super::check::Contents;
-use super::job::{Cache, Plan};
 use super::limit::Limit;
-use super::machine::memory_available_bytes;
+use super::plan::{Cache, Plan};
 use super::testfile::TestFile;
+use crate::bench::machine::memory_available_bytes;
 use crate::fault::Fault;
 use crate::signals;
 

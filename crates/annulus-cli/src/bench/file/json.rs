@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::Machine;
-use super::output::{Figures, Header};
 use super::stats::Row;
-use super::timeline::{Timeline, on_one_line};
-use super::variant::Side;
+use super::variant::{Side, side};
+use crate::bench::machine::Machine;
+use crate::bench::output::{Figures, Header};
+use crate::bench::timeline::{Timeline, on_one_line};
 use crate::trace::{AtDepth, Traced};
 
 /// The version of the format.
@@ -37,6 +37,51 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) verdict: String,
+}
+
+impl Report {
+    /// Returns a line on the checks of all runs.
+    pub(crate) fn checks_line(&self) -> String {
+        let mut sum = Checks::default();
+        for run in &self.runs {
+            let sample = match &run.outcome {
+                Outcome::Measured(sample)
+                | Outcome::Failed {
+                    sample: Some(sample),
+                    ..
+                } => sample,
+                _ => continue,
+            };
+            if side(&run.variant) == Side::Null {
+                continue;
+            }
+            sum.completions += sample.checks.completions;
+            sum.correct += sample.checks.correct;
+            sum.compared_afterwards += sample.checks.compared_afterwards;
+            sum.wrong_afterwards += sample.checks.wrong_afterwards;
+        }
+        let what = if self.load.contents_known {
+            "length and content"
+        } else {
+            "length"
+        };
+        if sum.completions == 0 {
+            return String::new();
+        }
+        let mut text = format!(
+            "checked {} of {} results: {what} right",
+            sum.correct, sum.completions
+        );
+        if sum.compared_afterwards > 0 {
+            let correct = sum.compared_afterwards - sum.wrong_afterwards;
+            text += &format!(
+                "; {correct} of {} compared again afterwards are correct",
+                sum.compared_afterwards
+            );
+        }
+        text.push('\n');
+        text
+    }
 }
 
 /// The load.

@@ -16,8 +16,8 @@ use super::plan::{Job, Plan};
 use super::tally::Tally;
 use super::verify::Written;
 use super::worker::{Clock, JobWorker, Work};
+use crate::bench::file::order::mix;
 use crate::bench::machine::Usage;
-use crate::bench::order::mix;
 use crate::fault::Fault;
 
 /// The engines that run a pass.

@@ -2,8 +2,8 @@
 
 use super::report::{Medians, Row};
 use crate::bench::columns::ruled;
-use crate::bench::stats::Spread;
-use crate::bench::table::{grouped, short};
+use crate::bench::numbers::{grouped, short};
+use crate::bench::spread::Spread;
 
 pub(crate) const HEADINGS: [&str; 13] = [
     "job", "", "by", "IOPS", "MB/s", "mean", "p50", "p99", "max", "CPU/op", "calls/op", "× job",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use annulus_baselines::{Failure, Finished, Job, Variant};
 
-use crate::bench::run::{AnyVariant, Harness};
+use crate::bench::file::run::{AnyVariant, Harness};
 
 /// Another variant, on handles that bypass the page cache.
 pub(crate) struct Direct {

@@ -142,8 +142,8 @@ fn a_key_without_effect_causes_a_warning() {
 fn broken_job_files_never_panic() {
     const INPUTS: usize = 2000;
     let good = [
-        include_bytes!("../../../../jobs/random-reads-libaio.fio").as_slice(),
-        include_bytes!("../../../../jobs/random-reads-io_uring.fio"),
+        include_bytes!("../../../../../jobs/random-reads-libaio.fio").as_slice(),
+        include_bytes!("../../../../../jobs/random-reads-io_uring.fio"),
         b"[global]\nbssplit=4k/60:64k/40,1k/:2k\nrate=1m,2m,\n[a]\nverify_pattern=0xff\"a\"12\nrw=write\nsize=1%\n",
     ];
     let pieces: [&[u8]; 12] = [

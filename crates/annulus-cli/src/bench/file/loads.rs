@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::job::Cache;
+use super::plan::Cache;
 use crate::args::{LoadName, Rw};
 
 /// The options of a load.
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Args, BenchTarget, Command};
-    use crate::bench::job::{Cache, Plan};
+    use crate::bench::file::plan::{Cache, Plan};
 
     fn plan(line: &[&str]) -> Plan {
         let line = ["annulus", "bench", "file"].iter().chain(line);
@@ -215,7 +215,10 @@ mod tests {
             let names: Vec<String> = (preset(Some(*load)).variants.iter())
                 .map(|name| name.to_string())
                 .collect();
-            assert!(crate::bench::variant::choose(&names).is_ok(), "{load:?}");
+            assert!(
+                crate::bench::file::variant::choose(&names).is_ok(),
+                "{load:?}"
+            );
         }
     }
 

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant};
 
 use super::check::Contents;
-use super::machine::{self, Usage};
 use super::order::Order;
-use super::timeline::CallSamples;
 use super::worker::{BenchWorker, Tally};
+use crate::bench::machine::{self, Usage};
+use crate::bench::timeline::CallSamples;
 use crate::signals::{self, GIVE_UP};
 
 /// The time before the measured time; at most a fifth of it.

@@ -2,6 +2,7 @@
 
 use annulus::metrics::{ErrorCounts, OperationCounts, ReasonCounts, Snapshot, Source, SourceKind};
 
+use super::notes;
 use super::report::{ProcessFacts, Report};
 
 fn source(kind: SourceKind, index: u32, backend: &str) -> Source {
@@ -89,7 +90,7 @@ pub(super) fn facts() -> ProcessFacts {
 }
 
 pub(super) fn report() -> Report {
-    Report::between(facts(), &earlier(), &now())
+    notes::report(facts(), &earlier(), &now())
 }
 
 /// The report of a program under `annulus run`, with completions and connections that were handed back.
@@ -129,7 +130,7 @@ pub(super) fn report_of_preload() -> Report {
         command: "redis-server *:6379".to_owned(),
         ..facts()
     };
-    Report::between(facts, &earlier, &now)
+    notes::report(facts, &earlier, &now)
 }
 
 /// The report of a machine with many cores.
@@ -142,5 +143,5 @@ pub(super) fn report_of_many(cores: u32) -> Report {
         }
         snapshot
     };
-    Report::between(facts(), &with_cores(earlier()), &with_cores(now()))
+    notes::report(facts(), &with_cores(earlier()), &with_cores(now()))
 }

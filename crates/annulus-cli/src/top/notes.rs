@@ -1,10 +1,19 @@
 //! Hints about problems, with remedies.
 
+use annulus::metrics::Snapshot;
+
 use super::preload;
-use super::report::{Report, SourceReport};
+use super::report::{ProcessFacts, Report, SourceReport};
 use super::units::count;
 
-pub(super) fn notes(report: &Report) -> Vec<String> {
+/// Returns the report of an interval, with its hints.
+pub(super) fn report(process: ProcessFacts, earlier: &Snapshot, now: &Snapshot) -> Report {
+    let mut report = Report::between(process, earlier, now);
+    report.notes = notes(&report);
+    report
+}
+
+fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((times, most)) = most(report, "cq_overflows") {
         notes.push(format!(

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use annulus::metrics::Snapshot;
 use annulus_observe::alert::{Alerts, Rule};
 
+use super::notes;
 use super::process::Process;
 use super::report::{AlertReport, ProcessFacts, Report};
 use crate::fault::Fault;
@@ -112,7 +113,7 @@ impl<L: Observed> Observer<L> {
         self.observed = Instant::now();
         match self.target.snapshot() {
             Ok(now) => {
-                let mut report = Report::between(facts, &self.earlier, &now);
+                let mut report = notes::report(facts, &self.earlier, &now);
                 report.alerts = check_alerts(&mut self.alerts, &now);
                 self.earlier = now;
                 Ok(Observation::Report(Box::new(report)))

@@ -1,14 +1,15 @@
 //! The report of an interval between two snapshots, and its JSON. The schema in `schema/top.json` is generated from
 //! these structs.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use annulus::metrics::{Counts, ErrorCounts, Histogram, OperationCounts, Snapshot, Source};
+use annulus::metrics::{
+    Counts, ErrorCounts, Histogram, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source,
+};
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::notes::notes;
-use super::preload::PreloadReport;
 use super::units::without_escapes;
 
 /// The version of the format. It changes if a reader of older lines would misread a newer one.
@@ -147,6 +148,71 @@ pub(super) struct ErrorReport {
     pub(super) per_second: f64,
 }
 
+/// The state of an unmodified program under the preload library.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct PreloadReport {
+    /// The number of serving rings.
+    pub(super) rings: u64,
+    /// The number of served connections.
+    pub(super) connections: u64,
+    /// The number of receive buffers.
+    pub(super) buffers: u64,
+    /// The number of free receive buffers.
+    pub(super) buffers_free: u64,
+    /// Calls that were passed to the kernel, the most frequent reason first.
+    pub(super) passed: Vec<ReasonReport>,
+    /// Descriptors that were served and then handed back to the kernel, the most frequent reason first.
+    pub(super) handed_back: Vec<ReasonReport>,
+    /// Listeners whose connections are left to the kernel, the most frequent reason first.
+    pub(super) listeners_left: Vec<ReasonReport>,
+}
+
+/// The count of a reason.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct ReasonReport {
+    /// The name of the reason in docs/reference/preload.md.
+    pub(super) reason: String,
+    /// The count since the start of the process.
+    pub(super) since_start: u64,
+    /// The growth within the interval, per second.
+    pub(super) per_second: f64,
+}
+
+impl PreloadReport {
+    /// Returns the report; `None` without the preload library.
+    pub(super) fn new(
+        between: &PreloadCounts,
+        now: &PreloadCounts,
+        seconds: f64,
+    ) -> Option<PreloadReport> {
+        (*now != PreloadCounts::default()).then(|| PreloadReport {
+            rings: now.rings,
+            connections: now.connections,
+            buffers: now.buffers,
+            buffers_free: now.buffers_free,
+            passed: reasons(&between.passed, &now.passed, seconds),
+            handed_back: reasons(&between.handed_back, &now.handed_back, seconds),
+            listeners_left: reasons(&between.listeners_left, &now.listeners_left, seconds),
+        })
+    }
+}
+
+fn reasons(between: &[ReasonCounts], now: &[ReasonCounts], seconds: f64) -> Vec<ReasonReport> {
+    let report = |now: &ReasonCounts| {
+        let grown = between.iter().find(|grown| grown.reason == now.reason);
+        ReasonReport {
+            reason: now.reason.to_owned(),
+            since_start: now.count,
+            per_second: grown.map_or(0.0, |grown| grown.count as f64 / seconds),
+        }
+    };
+    let mut reports: Vec<ReasonReport> = now.iter().map(report).collect();
+    reports.sort_by_key(|report| Reverse(report.since_start));
+    reports
+}
+
 impl Report {
     pub(super) fn between(process: ProcessFacts, earlier: &Snapshot, now: &Snapshot) -> Report {
         // Rates stay finite if the clock does not advance between the snapshots.
@@ -154,7 +220,7 @@ impl Report {
         let between = now.since(earlier);
         let sources = between.sources.iter().zip(&now.sources);
         let sources = sources.map(|(between, now)| SourceReport::new(between, now, seconds));
-        let mut report = Report {
+        Report {
             version: VERSION,
             annulus: env!("CARGO_PKG_VERSION").to_owned(),
             process,
@@ -165,9 +231,7 @@ impl Report {
             total: Done::new(&between.total(), &now.total(), seconds),
             alerts: Vec::new(),
             notes: Vec::new(),
-        };
-        report.notes = notes(&report);
-        report
+        }
     }
 }
 

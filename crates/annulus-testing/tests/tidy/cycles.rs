@@ -13,7 +13,7 @@ use crate::source::{Source, find_word, ident_after, split_top};
 const LARGEST: [(&str, usize); 9] = [
     ("annulus", 8),
     ("annulus-baselines", 3),
-    ("annulus-cli", 5),
+    ("annulus-cli", 2),
     ("annulus-http", 2),
     ("annulus-hyper", 2),
     ("annulus-object-store", 3),

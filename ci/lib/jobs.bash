@@ -3,7 +3,7 @@
 
 # The library's test binaries that AddressSanitizer runs (ci/sanitize).
 # shellcheck disable=SC2034
-sanitized=(files fsx net stress tokio tokio_stress)
+sanitized=(files fsx net stress tokio)
 
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && may_install=1 || may_install=
 

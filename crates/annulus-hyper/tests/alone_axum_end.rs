@@ -1,4 +1,5 @@
 //! SIGTERM ends a server with an upload, a stream and a WebSocket open. Alone, because the signal is for the process.
+#![cfg(feature = "axum")]
 
 use std::convert::Infallible;
 use std::future::IntoFuture;

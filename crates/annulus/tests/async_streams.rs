@@ -3,6 +3,7 @@
 //! # Safety
 //!
 //! Reads memory that a receive has initialised (Written).
+#![cfg(all(feature = "futures", feature = "net", feature = "tokio-io"))]
 #![allow(unsafe_code)]
 
 use std::future::Future;

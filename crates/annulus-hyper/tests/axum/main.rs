@@ -1,4 +1,5 @@
 //! axum's routers on the cores, on both backends, beside the Tokio runtime that the clients run in.
+#![cfg(feature = "axum")]
 
 mod budget;
 #[cfg(feature = "tls")]

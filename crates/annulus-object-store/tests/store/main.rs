@@ -1,4 +1,5 @@
 //! Tests of both versions of the store, beside `LocalFileSystem` of the same version.
+#![cfg(all(feature = "v0_13", feature = "v0_14"))]
 
 mod cancellation;
 mod concurrency;

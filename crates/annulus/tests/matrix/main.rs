@@ -1,4 +1,10 @@
 //! Every operation on every host with every end. A new operation, host or end is a line in its table.
+#![cfg(all(
+    feature = "futures",
+    feature = "net",
+    feature = "tokio",
+    feature = "tokio-io"
+))]
 
 mod ends;
 mod hosts;

@@ -1,6 +1,7 @@
 //! Sockets on every backend, whatever the peer does. Each test is a future that runs on a core, once with a ring and
 //! once with epoll, and on both with minimal limits: a ring of two entries and a single receive buffer of 64 bytes.
 //! With a ring it also runs in each mode of the receive buffers.
+#![cfg(feature = "net")]
 
 #[cfg(feature = "bytes")]
 mod append;

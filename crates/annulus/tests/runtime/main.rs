@@ -1,4 +1,5 @@
 //! The cores of a runtime by topic. Every test runs with and without a ring, or prints why it does not.
+#![cfg(feature = "net")]
 
 mod ways;
 

@@ -2,6 +2,7 @@
 //!
 //! Every test with seeds takes `SEED=` to repeat one, `SEEDS=` for more of them and `OPS=` for longer runs. A failure
 //! prints the command that repeats it.
+#![cfg(feature = "test-util")]
 
 mod buffers;
 mod chance;

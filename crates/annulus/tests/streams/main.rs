@@ -1,4 +1,5 @@
 //! Halves of streams, exact receives, and writers. Every test runs on every backend, or prints why it does not.
+#![cfg(feature = "net")]
 
 mod dropped;
 mod order;

@@ -1,8 +1,5 @@
 //! Tokio's context on the cores of a runtime.
 
-#[path = "matrix/on_core.rs"]
-mod on_core;
-
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +11,11 @@ use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime, RuntimeBuilder};
 use annulus_testing::skip::skip;
-use on_core::OnCore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+use crate::on_core::OnCore;
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(3_600);

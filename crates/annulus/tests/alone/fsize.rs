@@ -1,6 +1,5 @@
 //! The limit on the size of files (RLIMIT_FSIZE). For a write beyond it the kernel sends SIGXFSZ, which kills the
-//! process, and returns EFBIG. Operations of the library only return the error, on every backend and thread. Each test
-//! runs in a separate process.
+//! process, and returns EFBIG. Operations of the library only return the error, on every backend and thread.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -84,7 +83,7 @@ async fn check(engine: &Engine, folders: &[impl AsRef<Path>]) {
 #[test]
 fn a_write_beyond_the_file_size_limit_is_efbig_on_every_engine_backend() {
     in_child(
-        "a_write_beyond_the_file_size_limit_is_efbig_on_every_engine_backend",
+        "fsize::a_write_beyond_the_file_size_limit_is_efbig_on_every_engine_backend",
         || {
             let folders = folders();
             limit_file_size();
@@ -111,7 +110,7 @@ fn a_write_beyond_the_file_size_limit_is_efbig_on_every_engine_backend() {
 #[test]
 fn a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend() {
     in_child(
-        "a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend",
+        "fsize::a_write_beyond_the_file_size_limit_is_efbig_on_every_runtime_backend",
         || {
             let folders: &'static [tempfile::TempDir] = folders().leak();
             limit_file_size();
@@ -151,31 +150,34 @@ fn signal_state() -> (bool, bool) {
 
 #[test]
 fn a_thread_lent_to_a_runtime_gets_its_signals_back() {
-    in_child("a_thread_lent_to_a_runtime_gets_its_signals_back", || {
-        let folders = folders();
-        let path = folders[0].path().join("f");
-        limit_file_size();
-        for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
-            let path = path.clone();
-            let run = Runtime::builder().backend(backend).block_on(async move {
-                let mut file = std::fs::File::create(&path).unwrap();
-                // A task may also write without the library.
-                io::Seek::seek(&mut file, io::SeekFrom::Start(LIMIT)).unwrap();
-                assert_too_big(io::Write::write(&mut file, b"x"), "std's");
-                assert_eq!(signal_state(), (true, true));
-            });
-            if let Err(error) = run {
-                skip(format_args!("{backend:?}: {error}"));
+    in_child(
+        "fsize::a_thread_lent_to_a_runtime_gets_its_signals_back",
+        || {
+            let folders = folders();
+            let path = folders[0].path().join("f");
+            limit_file_size();
+            for backend in [annulus::Backend::Uring, annulus::Backend::Fallback] {
+                let path = path.clone();
+                let run = Runtime::builder().backend(backend).block_on(async move {
+                    let mut file = std::fs::File::create(&path).unwrap();
+                    // A task may also write without the library.
+                    io::Seek::seek(&mut file, io::SeekFrom::Start(LIMIT)).unwrap();
+                    assert_too_big(io::Write::write(&mut file, b"x"), "std's");
+                    assert_eq!(signal_state(), (true, true));
+                });
+                if let Err(error) = run {
+                    skip(format_args!("{backend:?}: {error}"));
+                }
+                assert_eq!(signal_state(), (false, false), "{backend:?}");
             }
-            assert_eq!(signal_state(), (false, false), "{backend:?}");
-        }
-        match Engine::builder().backend(Backend::Uring).build() {
-            Ok(engine) => {
-                let driver = engine.current_thread_driver().unwrap();
-                driver.block_on(check(&engine, &folders));
-                assert_eq!(signal_state(), (false, false), "current-thread driver");
+            match Engine::builder().backend(Backend::Uring).build() {
+                Ok(engine) => {
+                    let driver = engine.current_thread_driver().unwrap();
+                    driver.block_on(check(&engine, &folders));
+                    assert_eq!(signal_state(), (false, false), "current-thread driver");
+                }
+                Err(error) => skip(format_args!("io_uring: {error}")),
             }
-            Err(error) => skip(format_args!("io_uring: {error}")),
-        }
-    });
+        },
+    );
 }

@@ -48,15 +48,18 @@ fn is_missing(error: &SetupError) -> bool {
 
 #[test]
 fn a_forbidden_setup_is_reported_and_everything_works() {
-    in_child("a_forbidden_setup_is_reported_and_everything_works", || {
-        assert_refused(libc::SYS_io_uring_setup, libc::EPERM, is_refused);
-    });
+    in_child(
+        "seccomp::a_forbidden_setup_is_reported_and_everything_works",
+        || {
+            assert_refused(libc::SYS_io_uring_setup, libc::EPERM, is_refused);
+        },
+    );
 }
 
 #[test]
 fn a_setup_that_seems_missing_is_reported_and_everything_works() {
     in_child(
-        "a_setup_that_seems_missing_is_reported_and_everything_works",
+        "seccomp::a_setup_that_seems_missing_is_reported_and_everything_works",
         || {
             assert_refused(libc::SYS_io_uring_setup, libc::ENOSYS, is_missing);
         },
@@ -65,15 +68,18 @@ fn a_setup_that_seems_missing_is_reported_and_everything_works() {
 
 #[test]
 fn a_forbidden_enter_is_reported_and_everything_works() {
-    in_child("a_forbidden_enter_is_reported_and_everything_works", || {
-        assert_refused(libc::SYS_io_uring_enter, libc::EPERM, is_refused);
-    });
+    in_child(
+        "seccomp::a_forbidden_enter_is_reported_and_everything_works",
+        || {
+            assert_refused(libc::SYS_io_uring_enter, libc::EPERM, is_refused);
+        },
+    );
 }
 
 #[test]
 fn a_forbidden_register_is_reported_and_everything_works() {
     in_child(
-        "a_forbidden_register_is_reported_and_everything_works",
+        "seccomp::a_forbidden_register_is_reported_and_everything_works",
         || {
             assert_refused(libc::SYS_io_uring_register, libc::EPERM, is_refused);
         },
@@ -82,34 +88,37 @@ fn a_forbidden_register_is_reported_and_everything_works() {
 
 #[test]
 fn operations_that_get_no_thread_fail_with_a_hint() {
-    in_child("operations_that_get_no_thread_fail_with_a_hint", || {
-        let engine = |backend| Engine::builder().backend(backend).build();
-        let mut engines = Vec::new();
-        // The thread of its driver starts with the first operation.
-        match engine(Backend::Uring) {
-            Ok(ring) => engines.push(("ring", ring)),
-            Err(error) => skip::skip(format_args!("io_uring: {error}")),
-        }
-        refuse(libc::SYS_clone3, libc::ENOSYS);
-        refuse(libc::SYS_clone, libc::EAGAIN);
-        engines.push(("threads", engine(Backend::Fallback).unwrap()));
-        for (name, engine) in engines {
-            let opened = pollster::block_on(engine.open("/etc/passwd"));
-            let listed = pollster::block_on(engine.read_dir("/etc")).map(drop);
-            for error in [opened.map(drop).unwrap_err(), listed.unwrap_err()] {
-                let errno = libc::EAGAIN;
-                let engine_error = EngineError::of(&error);
-                assert_eq!(
-                    engine_error,
-                    Some(EngineError::NoThread { errno }),
-                    "{name}: {error}"
-                );
-                let text = error.to_string();
-                assert!(
-                    text.contains("thread") && text.contains("RLIMIT_NPROC"),
-                    "{text}"
-                );
+    in_child(
+        "seccomp::operations_that_get_no_thread_fail_with_a_hint",
+        || {
+            let engine = |backend| Engine::builder().backend(backend).build();
+            let mut engines = Vec::new();
+            // The thread of its driver starts with the first operation.
+            match engine(Backend::Uring) {
+                Ok(ring) => engines.push(("ring", ring)),
+                Err(error) => skip::skip(format_args!("io_uring: {error}")),
             }
-        }
-    });
+            refuse(libc::SYS_clone3, libc::ENOSYS);
+            refuse(libc::SYS_clone, libc::EAGAIN);
+            engines.push(("threads", engine(Backend::Fallback).unwrap()));
+            for (name, engine) in engines {
+                let opened = pollster::block_on(engine.open("/etc/passwd"));
+                let listed = pollster::block_on(engine.read_dir("/etc")).map(drop);
+                for error in [opened.map(drop).unwrap_err(), listed.unwrap_err()] {
+                    let errno = libc::EAGAIN;
+                    let engine_error = EngineError::of(&error);
+                    assert_eq!(
+                        engine_error,
+                        Some(EngineError::NoThread { errno }),
+                        "{name}: {error}"
+                    );
+                    let text = error.to_string();
+                    assert!(
+                        text.contains("thread") && text.contains("RLIMIT_NPROC"),
+                        "{text}"
+                    );
+                }
+            }
+        },
+    );
 }

@@ -11,6 +11,7 @@ use annulus::Backend;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{JoinHandle, Runtime, spawn};
 use annulus::time::sleep;
+use annulus_testing::child_process::in_child;
 use annulus_testing::skip;
 
 /// A lowered limit on descriptors; dropping it restores the old one.
@@ -146,19 +147,24 @@ async fn shortage(way: Way) {
 
 #[test]
 fn a_listener_without_descriptors_resumes_when_some_are_free() {
-    for backend in [Backend::Uring, Backend::Fallback] {
-        for way in [
-            Way::Multishot,
-            Way::Singly,
-            Way::Together(0),
-            Way::Together(1),
-        ] {
-            let builder = Runtime::builder().backend(backend);
-            match builder.block_on(shortage(way)) {
-                Ok(()) => {}
-                Err(error) if error.allows_fallback() => skip::skip(error),
-                Err(error) => panic!("{error}"),
+    in_child(
+        "accept::a_listener_without_descriptors_resumes_when_some_are_free",
+        || {
+            for backend in [Backend::Uring, Backend::Fallback] {
+                for way in [
+                    Way::Multishot,
+                    Way::Singly,
+                    Way::Together(0),
+                    Way::Together(1),
+                ] {
+                    let builder = Runtime::builder().backend(backend);
+                    match builder.block_on(shortage(way)) {
+                        Ok(()) => {}
+                        Err(error) if error.allows_fallback() => skip::skip(error),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
             }
-        }
-    }
+        },
+    );
 }

@@ -118,14 +118,14 @@ fn sleeps_when_idle(builder: EngineBuilder) {
 
 #[test]
 fn an_idle_ring_sleeps() {
-    in_child("an_idle_ring_sleeps", || {
+    in_child("idle::an_idle_ring_sleeps", || {
         sleeps_when_idle(Engine::builder().backend(Backend::Uring))
     });
 }
 
 #[test]
 fn idle_blocking_threads_sleep() {
-    in_child("idle_blocking_threads_sleep", || {
+    in_child("idle::idle_blocking_threads_sleep", || {
         sleeps_when_idle(Engine::builder().backend(Backend::Fallback))
     });
 }
@@ -133,8 +133,11 @@ fn idle_blocking_threads_sleep() {
 /// The kernel's polling thread belongs to this process, so it is observed with the others.
 #[test]
 fn a_submission_poller_sleeps_when_it_has_no_work() {
-    in_child("a_submission_poller_sleeps_when_it_has_no_work", || {
-        let builder = Engine::builder().backend(Backend::Uring).iopoll(true);
-        sleeps_when_idle(builder.sqpoll(SqPoll::new()));
-    });
+    in_child(
+        "idle::a_submission_poller_sleeps_when_it_has_no_work",
+        || {
+            let builder = Engine::builder().backend(Backend::Uring).iopoll(true);
+            sleeps_when_idle(builder.sqpoll(SqPoll::new()));
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! A program that reads only from threads of Tokio runtimes starts no driver thread. In a separate process, because the
+//! A program that reads only from threads of Tokio runtimes starts no driver thread. Alone, because the
 //! test checks all of its threads.
 
 use std::fs;
@@ -75,7 +75,7 @@ fn check(runtime: &Runtime, spawned: bool) {
 fn rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program() {
     const LIMIT: usize = 256;
     const THREADS: usize = 100;
-    let test = "rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program";
+    let test = "tokio_threads::rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program";
     in_child(test, || {
         rustix::process::setrlimit(
             Resource::Nofile,
@@ -141,12 +141,17 @@ fn rings_of_many_threads_leave_three_quarters_of_the_descriptors_to_the_program(
 
 #[test]
 fn reads_on_runtimes_of_tokio_start_no_driver_thread() {
-    let mut several = Builder::new_multi_thread();
-    let several = several.worker_threads(2).enable_all().build().unwrap();
-    check(&several, true);
-    // From the thread in `block_on`, which is not a worker.
-    check(&several, false);
-    let one = Builder::new_current_thread().enable_all().build().unwrap();
-    check(&one, true);
-    check(&one, false);
+    in_child(
+        "tokio_threads::reads_on_runtimes_of_tokio_start_no_driver_thread",
+        || {
+            let mut several = Builder::new_multi_thread();
+            let several = several.worker_threads(2).enable_all().build().unwrap();
+            check(&several, true);
+            // From the thread in `block_on`, which is not a worker.
+            check(&several, false);
+            let one = Builder::new_current_thread().enable_all().build().unwrap();
+            check(&one, true);
+            check(&one, false);
+        },
+    );
 }

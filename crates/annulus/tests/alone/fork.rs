@@ -158,7 +158,7 @@ where
 
 #[test]
 fn a_ring_keeps_working_while_the_process_forks() {
-    in_child("a_ring_keeps_working_while_the_process_forks", || {
+    in_child("fork::a_ring_keeps_working_while_the_process_forks", || {
         forks_do_no_harm(Backend::Uring, fresh);
     });
 }
@@ -166,7 +166,7 @@ fn a_ring_keeps_working_while_the_process_forks() {
 #[test]
 fn blocking_threads_keep_working_while_the_process_forks() {
     in_child(
-        "blocking_threads_keep_working_while_the_process_forks",
+        "fork::blocking_threads_keep_working_while_the_process_forks",
         || {
             forks_do_no_harm(Backend::Fallback, fresh);
         },
@@ -175,9 +175,12 @@ fn blocking_threads_keep_working_while_the_process_forks() {
 
 #[test]
 fn reads_into_an_arena_arrive_while_the_process_forks() {
-    in_child("reads_into_an_arena_arrive_while_the_process_forks", || {
-        forks_do_no_harm(Backend::Uring, of_an_arena);
-    });
+    in_child(
+        "fork::reads_into_an_arena_arrive_while_the_process_forks",
+        || {
+            forks_do_no_harm(Backend::Uring, of_an_arena);
+        },
+    );
 }
 
 /// Runs `what` in a forked child, and ends the child without running anything else. Returns whether `what` completed.
@@ -210,7 +213,7 @@ fn a_child_is_refused(engine: Engine, file: &File) {
 #[test]
 fn a_forked_child_is_refused_by_running_drivers_and_by_those_not_started() {
     in_child(
-        "a_forked_child_is_refused_by_running_drivers_and_by_those_not_started",
+        "fork::a_forked_child_is_refused_by_running_drivers_and_by_those_not_started",
         || {
             let path = std::env::current_exe().unwrap();
             for backend in [Backend::Uring, Backend::Fallback] {
@@ -244,34 +247,37 @@ fn a_forked_child_is_refused_by_running_drivers_and_by_those_not_started() {
 
 #[test]
 fn a_forked_child_is_refused_by_its_parents_ring() {
-    in_child("a_forked_child_is_refused_by_its_parents_ring", || {
-        let engine = match Engine::builder().backend(Backend::Uring).build() {
-            Ok(engine) => engine,
-            Err(error) => return skip(error),
-        };
-        let driver = engine.current_thread_driver().unwrap();
-        let path = std::env::current_exe().unwrap();
-        let file = driver.block_on(engine.open(&path)).unwrap();
-        driver.block_on(async {
-            // The child is refused during the driver's run, as well as before.
-            assert!(child_does(|| a_child_is_refused(engine.clone(), &file)));
-            file.metadata().await.unwrap();
-        });
-        let in_a_child = child_does(|| {
-            let refused = driver.block_on(file.metadata()).unwrap_err();
-            assert_eq!(
-                EngineError::of(&refused),
-                Some(EngineError::Forked),
-                "{refused}"
-            );
+    in_child(
+        "fork::a_forked_child_is_refused_by_its_parents_ring",
+        || {
+            let engine = match Engine::builder().backend(Backend::Uring).build() {
+                Ok(engine) => engine,
+                Err(error) => return skip(error),
+            };
+            let driver = engine.current_thread_driver().unwrap();
+            let path = std::env::current_exe().unwrap();
+            let file = driver.block_on(engine.open(&path)).unwrap();
+            driver.block_on(async {
+                // The child is refused during the driver's run, as well as before.
+                assert!(child_does(|| a_child_is_refused(engine.clone(), &file)));
+                file.metadata().await.unwrap();
+            });
+            let in_a_child = child_does(|| {
+                let refused = driver.block_on(file.metadata()).unwrap_err();
+                assert_eq!(
+                    EngineError::of(&refused),
+                    Some(EngineError::Forked),
+                    "{refused}"
+                );
+                engine.shutdown();
+            });
+            assert!(in_a_child);
+            driver.block_on(file.metadata()).unwrap();
+            drop((driver, file));
             engine.shutdown();
-        });
-        assert!(in_a_child);
-        driver.block_on(file.metadata()).unwrap();
-        drop((driver, file));
-        engine.shutdown();
-        assert_eq!(engine.metrics().leaked, 0);
-    });
+            assert_eq!(engine.metrics().leaked, 0);
+        },
+    );
 }
 
 /// A connection of the calling core; returns both ends.
@@ -311,7 +317,7 @@ fn on_each_core(test: impl Fn(RuntimeBuilder)) {
 #[test]
 fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() {
     in_child(
-        "a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone",
+        "fork::a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone",
         || {
             on_each_core(|builder| {
                 let ended = builder.block_on(async {
@@ -349,7 +355,7 @@ fn a_forked_child_is_refused_by_its_parents_core_and_leaves_its_sockets_alone() 
 #[test]
 fn a_forked_child_that_returns_to_its_parents_core_gets_an_error() {
     in_child(
-        "a_forked_child_that_returns_to_its_parents_core_gets_an_error",
+        "fork::a_forked_child_that_returns_to_its_parents_core_gets_an_error",
         || {
             on_each_core(|builder| {
                 let ended = builder.clone().block_on(async {
@@ -383,7 +389,7 @@ fn a_forked_child_that_returns_to_its_parents_core_gets_an_error() {
 #[test]
 fn a_forked_child_that_returns_to_one_of_several_cores_ends() {
     in_child(
-        "a_forked_child_that_returns_to_one_of_several_cores_ends",
+        "fork::a_forked_child_that_returns_to_one_of_several_cores_ends",
         || {
             on_each_core(|builder| {
                 for forks_on in 0..2 {
@@ -419,7 +425,7 @@ fn map_at(place: *mut u8, bytes: usize) {
 #[test]
 fn a_forked_child_may_drop_inherited_values_without_losing_its_own_memory() {
     in_child(
-        "a_forked_child_may_drop_inherited_values_without_losing_its_own_memory",
+        "fork::a_forked_child_may_drop_inherited_values_without_losing_its_own_memory",
         || {
             for backend in [Backend::Uring, Backend::Fallback] {
                 let engine = match Engine::builder().backend(backend).build() {

@@ -400,7 +400,7 @@ fn impatient(backend: Backend) -> EngineBuilder {
 #[test]
 fn no_memory_changes_after_the_end_of_a_ring_with_reads_in_flight() {
     in_child(
-        "no_memory_changes_after_the_end_of_a_ring_with_reads_in_flight",
+        "throttle::no_memory_changes_after_the_end_of_a_ring_with_reads_in_flight",
         || {
             let patient = patient(Backend::Uring);
             with_reads_in_flight(&patient, end_waits_for_the_disk);
@@ -411,7 +411,7 @@ fn no_memory_changes_after_the_end_of_a_ring_with_reads_in_flight() {
 #[test]
 fn no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight() {
     in_child(
-        "no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight",
+        "throttle::no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight",
         || {
             let patient = patient(Backend::Fallback);
             with_reads_in_flight(&patient, end_waits_for_the_disk);
@@ -422,7 +422,7 @@ fn no_memory_changes_after_the_end_of_blocking_threads_with_reads_in_flight() {
 #[test]
 fn a_ring_that_drains_too_long_leaks_what_is_in_flight_and_frees_nothing() {
     in_child(
-        "a_ring_that_drains_too_long_leaks_what_is_in_flight_and_frees_nothing",
+        "throttle::a_ring_that_drains_too_long_leaks_what_is_in_flight_and_frees_nothing",
         || {
             with_reads_in_flight(&impatient(Backend::Uring), |in_flight| {
                 end_leaves_what_the_disk_keeps(in_flight, true)
@@ -434,7 +434,7 @@ fn a_ring_that_drains_too_long_leaks_what_is_in_flight_and_frees_nothing() {
 #[test]
 fn blocking_threads_that_drain_too_long_keep_their_buffers_until_their_reads_end() {
     in_child(
-        "blocking_threads_that_drain_too_long_keep_their_buffers_until_their_reads_end",
+        "throttle::blocking_threads_that_drain_too_long_keep_their_buffers_until_their_reads_end",
         || {
             with_reads_in_flight(&impatient(Backend::Fallback), |in_flight| {
                 end_leaves_what_the_disk_keeps(in_flight, false)

@@ -25,7 +25,7 @@ fn limit_locked_memory(bytes: u64) {
 #[test]
 fn without_locked_memory_everything_works_and_a_refusal_has_a_hint() {
     in_child(
-        "without_locked_memory_everything_works_and_a_refusal_has_a_hint",
+        "memlock::without_locked_memory_everything_works_and_a_refusal_has_a_hint",
         || {
             if !skip::root_or_skip("becoming another user") {
                 return;
@@ -69,18 +69,21 @@ fn without_locked_memory_everything_works_and_a_refusal_has_a_hint() {
 
 #[test]
 fn without_locked_memory_blocking_threads_work() {
-    in_child("without_locked_memory_blocking_threads_work", || {
-        if !skip::root_or_skip("becoming another user") {
-            return;
-        }
-        forbid_locked_memory();
-        let dir = tempfile::tempdir().unwrap();
-        let engine = Engine::builder()
-            .backend(Backend::Fallback)
-            .build()
-            .unwrap();
-        workload::assert_all_works(&engine, dir.path());
-    });
+    in_child(
+        "memlock::without_locked_memory_blocking_threads_work",
+        || {
+            if !skip::root_or_skip("becoming another user") {
+                return;
+            }
+            forbid_locked_memory();
+            let dir = tempfile::tempdir().unwrap();
+            let engine = Engine::builder()
+                .backend(Backend::Fallback)
+                .build()
+                .unwrap();
+            workload::assert_all_works(&engine, dir.path());
+        },
+    );
 }
 
 /// Creates an engine with a ring for a user with this limit, and an arena of 16 MiB. Returns `None` after a skip.
@@ -140,7 +143,7 @@ fn use_all(engine: &Engine, arena: &Arena) -> u64 {
 #[test]
 fn an_arena_beyond_the_limit_is_registered_in_part_and_reports_it() {
     in_child(
-        "an_arena_beyond_the_limit_is_registered_in_part_and_reports_it",
+        "memlock::an_arena_beyond_the_limit_is_registered_in_part_and_reports_it",
         || {
             const LIMIT: u64 = 8 << 20;
             let Some((engine, arena)) = starved_arena(LIMIT) else {
@@ -161,7 +164,7 @@ fn an_arena_beyond_the_limit_is_registered_in_part_and_reports_it() {
 #[test]
 fn an_arena_that_exceeds_the_limit_works_unregistered_and_reports_the_reason() {
     in_child(
-        "an_arena_that_exceeds_the_limit_works_unregistered_and_reports_the_reason",
+        "memlock::an_arena_that_exceeds_the_limit_works_unregistered_and_reports_the_reason",
         || {
             let Some((engine, arena)) = starved_arena(512 << 10) else {
                 return;

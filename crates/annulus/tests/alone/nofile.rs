@@ -67,7 +67,7 @@ fn fallen_back() -> Engine {
 #[test]
 fn with_one_descriptor_left_everything_works_without_a_ring() {
     in_child(
-        "with_one_descriptor_left_everything_works_without_a_ring",
+        "nofile::with_one_descriptor_left_everything_works_without_a_ring",
         || {
             let dir = tempfile::tempdir().unwrap();
             let limited = Limited::to(1);
@@ -80,7 +80,7 @@ fn with_one_descriptor_left_everything_works_without_a_ring() {
 #[test]
 fn with_no_descriptor_left_a_file_can_not_be_opened_and_the_reason_is_the_limit() {
     in_child(
-        "with_no_descriptor_left_a_file_can_not_be_opened_and_the_reason_is_the_limit",
+        "nofile::with_no_descriptor_left_a_file_can_not_be_opened_and_the_reason_is_the_limit",
         || {
             let dir = tempfile::tempdir().unwrap();
             let limited = Limited::to(0);

@@ -33,7 +33,7 @@ fn a_machine_without_io_uring_is_reported_and_everything_works() {
 #[test]
 #[ignore = "changes kernel.io_uring_disabled of the whole machine; ci/kernel runs it in a guest"]
 fn io_uring_for_root_only_is_reported_and_everything_works() {
-    const NAME: &str = "io_uring_for_root_only_is_reported_and_everything_works";
+    const NAME: &str = "sysctl::io_uring_for_root_only_is_reported_and_everything_works";
     // The parent changes the setting; the child, which is not allowed to, runs the test.
     let child = std::env::var_os("ANNULUS_TEST_CHILD").is_some();
     let _disabled = (!child).then(|| ChangedSysctl::to(DISABLED, "1"));

@@ -191,14 +191,15 @@ fn allocates_nothing(backend: Backend) {
 
 #[test]
 fn a_ring_in_steady_state_allocates_nothing() {
-    in_child("a_ring_in_steady_state_allocates_nothing", || {
+    in_child("alloc::a_ring_in_steady_state_allocates_nothing", || {
         allocates_nothing(Backend::Uring)
     });
 }
 
 #[test]
 fn blocking_threads_in_steady_state_allocate_nothing() {
-    in_child("blocking_threads_in_steady_state_allocate_nothing", || {
-        allocates_nothing(Backend::Fallback)
-    });
+    in_child(
+        "alloc::blocking_threads_in_steady_state_allocate_nothing",
+        || allocates_nothing(Backend::Fallback),
+    );
 }

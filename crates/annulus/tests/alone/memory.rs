@@ -52,7 +52,7 @@ async fn read_nothing(file: &File) {
 #[test]
 fn a_file_that_is_longer_than_memory_is_an_error() {
     with_long_file(
-        "a_file_that_is_longer_than_memory_is_an_error",
+        "memory::a_file_that_is_longer_than_memory_is_an_error",
         async |engine, path| {
             limit_memory();
             let error = engine.read(&path).await.unwrap_err();
@@ -66,7 +66,7 @@ fn a_file_that_is_longer_than_memory_is_an_error() {
 
 #[test]
 fn reads_that_need_more_memory_than_there_is_return_their_buffers() {
-    let name = "reads_that_need_more_memory_than_there_is_return_their_buffers";
+    let name = "memory::reads_that_need_more_memory_than_there_is_return_their_buffers";
     with_long_file(name, async |engine, path| {
         let file = engine.open(&path).await.unwrap();
         let mut options = OpenOptions::new();

@@ -1,16 +1,14 @@
 //! Tokio runtimes that the program did not prepare: each thread gets a ring with its first operation, and every case in
 //! which that is not possible works by other means.
 
-#[path = "matrix/tokio_runtimes.rs"]
-mod tokio_runtimes;
-
 use std::fs;
 use std::path::PathBuf;
 
 use annulus::buf::AlignedBuf;
 use annulus::{Backend, Engine, File, OpenOptions};
 use tempfile::TempDir;
-use tokio_runtimes::{several, single};
+
+use crate::tokio_runtimes::{several, single};
 
 const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 64;

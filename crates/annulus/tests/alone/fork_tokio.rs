@@ -3,18 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use annulus::fs::CachedReads;
 use annulus::{Backend, Engine, File, OpenOptions};
+use annulus_testing::child_process::in_child;
 use annulus_testing::skip::skip;
 use tokio::runtime::{Builder, Runtime};
 
 const BLOCK_BYTES: usize = 4096;
 const FORKS: usize = 10;
-
-/// A child inherits the locks of threads that it does not have, so the tests run one at a time.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs `child` in a forked child, and returns the status of `waitpid`.
 fn fork(child: impl FnOnce()) -> libc::pid_t {
@@ -102,63 +99,73 @@ fn data() -> tempfile::NamedTempFile {
 
 #[test]
 fn a_child_that_a_tokio_task_forks_uses_its_own_engine_and_the_parent_goes_on() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
-        return skip(error);
-    }
-    let data = data();
-    let path = data.path().to_owned();
-    for runtime in runtimes() {
-        let path = path.clone();
-        let task = runtime.spawn(async move {
-            let engine = new_engine();
-            let file = open(&engine, &path).await;
-            read(&file).await;
-            for nth in 0..FORKS {
-                let pid = fork(|| child(nth, &path));
-                let status = loop {
-                    read(&file).await;
-                    tokio::task::yield_now().await;
-                    match ended(pid) {
-                        Some(status) => break status,
-                        None => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
-                    }
-                };
-                assert_eq!(status, 0, "fork {nth}");
+    in_child(
+        "fork_tokio::a_child_that_a_tokio_task_forks_uses_its_own_engine_and_the_parent_goes_on",
+        || {
+            if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
+                return skip(error);
             }
-            assert_eq!(engine.metrics().wakeups, 0, "the parent keeps its rings");
-        });
-        runtime.block_on(task).unwrap();
-    }
+            let data = data();
+            let path = data.path().to_owned();
+            for runtime in runtimes() {
+                let path = path.clone();
+                let task = runtime.spawn(async move {
+                    let engine = new_engine();
+                    let file = open(&engine, &path).await;
+                    read(&file).await;
+                    for nth in 0..FORKS {
+                        let pid = fork(|| child(nth, &path));
+                        let status = loop {
+                            read(&file).await;
+                            tokio::task::yield_now().await;
+                            match ended(pid) {
+                                Some(status) => break status,
+                                None => {
+                                    tokio::time::sleep(std::time::Duration::from_millis(1)).await
+                                }
+                            }
+                        };
+                        assert_eq!(status, 0, "fork {nth}");
+                    }
+                    assert_eq!(engine.metrics().wakeups, 0, "the parent keeps its rings");
+                });
+                runtime.block_on(task).unwrap();
+            }
+        },
+    );
 }
 
 #[test]
 fn a_child_of_a_runtime_that_no_engine_has_seen_uses_no_ring_in_it() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
-        return skip(error);
-    }
-    let data = data();
-    let path = data.path().to_owned();
-    for runtime in runtimes() {
-        let data = path.clone();
-        let task = runtime.spawn(async move {
-            for nth in 0..FORKS {
-                let pid = fork(|| read_in_child(&data));
-                let status = loop {
-                    // The reactor of the parent goes on.
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-                    if let Some(status) = ended(pid) {
-                        break status;
-                    }
-                };
-                assert_eq!(status, 0, "fork {nth}");
+    in_child(
+        "fork_tokio::a_child_of_a_runtime_that_no_engine_has_seen_uses_no_ring_in_it",
+        || {
+            if let Err(error) = Engine::builder().backend(Backend::Uring).build() {
+                return skip(error);
             }
-        });
-        runtime.block_on(task).unwrap();
-        // The parent's own engine has rings there.
-        let engine = new_engine();
-        runtime.block_on(async { read(&open(&engine, &path).await).await });
-        assert_eq!(engine.metrics().wakeups, 0);
-    }
+            let data = data();
+            let path = data.path().to_owned();
+            for runtime in runtimes() {
+                let data = path.clone();
+                let task = runtime.spawn(async move {
+                    for nth in 0..FORKS {
+                        let pid = fork(|| read_in_child(&data));
+                        let status = loop {
+                            // The reactor of the parent goes on.
+                            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                            if let Some(status) = ended(pid) {
+                                break status;
+                            }
+                        };
+                        assert_eq!(status, 0, "fork {nth}");
+                    }
+                });
+                runtime.block_on(task).unwrap();
+                // The parent's own engine has rings there.
+                let engine = new_engine();
+                runtime.block_on(async { read(&open(&engine, &path).await).await });
+                assert_eq!(engine.metrics().wakeups, 0);
+            }
+        },
+    );
 }

@@ -166,7 +166,7 @@ async fn open(engine: &Engine, folder: &Path) -> File {
 
 #[test]
 fn every_error_of_the_file_system_is_returned_once() {
-    let test = "every_error_of_the_file_system_is_returned_once";
+    let test = "fuse::every_error_of_the_file_system_is_returned_once";
     on_every_backend(test, async |file, script| {
         for errno in ERRNOS {
             let fails = [Fault::Error(errno)];
@@ -218,7 +218,7 @@ fn every_error_of_the_file_system_is_returned_once() {
 // system in this test continues to fail.
 #[test]
 fn an_error_after_a_short_transfer_is_not_lost() {
-    let test = "an_error_after_a_short_transfer_is_not_lost";
+    let test = "fuse::an_error_after_a_short_transfer_is_not_lost";
     on_every_backend(test, async |file, script| {
         script.set_then(&[Fault::Short(1000)], Fault::Error(libc::EIO));
         let error = file.read_exact_at(vec![0; 4096], 0).await.unwrap_err();
@@ -241,7 +241,7 @@ fn an_error_after_a_short_transfer_is_not_lost() {
 // A ring's own short transfers are tested on the simulated kernel, because files of FUSE are not sent to rings.
 #[test]
 fn short_transfers_are_completed_if_the_whole_range_is_requested() {
-    let test = "short_transfers_are_completed_if_the_whole_range_is_requested";
+    let test = "fuse::short_transfers_are_completed_if_the_whole_range_is_requested";
     on_every_backend(test, async |file, script| {
         let short = [Fault::Short(1000), Fault::Short(1), Fault::Short(4096)];
         script.set(&short[..1]);
@@ -283,7 +283,7 @@ fn short_transfers_are_completed_if_the_whole_range_is_requested() {
 
 #[test]
 fn an_interrupted_call_is_made_again() {
-    let test = "an_interrupted_call_is_made_again";
+    let test = "fuse::an_interrupted_call_is_made_again";
     on_every_backend(test, async |file, script| {
         let interrupted = [Fault::Error(libc::EINTR); 3];
         script.set(&interrupted);
@@ -301,7 +301,7 @@ fn an_interrupted_call_is_made_again() {
 
 #[test]
 fn a_slow_call_is_waited_for() {
-    let test = "a_slow_call_is_waited_for";
+    let test = "fuse::a_slow_call_is_waited_for";
     on_every_backend(test, async |file, script| {
         script.set(&[Fault::Slow(Duration::from_millis(100))]);
         let slow = file.read_at(vec![0; 4096], 0).await.unwrap();
@@ -315,7 +315,7 @@ fn a_slow_call_is_waited_for() {
 /// In a ring, the kernel would read the rest at the offset of the first part, and the end would read as a full read.
 #[test]
 fn the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes() {
-    let test = "the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes";
+    let test = "fuse::the_end_of_a_file_past_the_page_cache_is_a_short_read_of_the_right_bytes";
     on_every_backend(test, async |file, _script| {
         let (n, read) = file
             .read_at(vec![0; 4096], BYTES as u64 - 1000)
@@ -491,7 +491,8 @@ async fn hanging_calls_block_no_caller(engine: &Engine, folder: &Path) {
 
 #[test]
 fn an_open_query_or_close_that_hangs_blocks_no_caller_although_the_name_is_cached() {
-    let test = "an_open_query_or_close_that_hangs_blocks_no_caller_although_the_name_is_cached";
+    let test =
+        "fuse::an_open_query_or_close_that_hangs_blocks_no_caller_although_the_name_is_cached";
     if !root_or_skip("mounting a file system") {
         return;
     }
@@ -545,7 +546,7 @@ fn mount_without_kinds(image: &Path, folder: &Path) -> Result<(), String> {
 
 #[test]
 fn entries_of_a_file_system_without_kinds_in_its_listings_have_those_of_lstat() {
-    let test = "entries_of_a_file_system_without_kinds_in_its_listings_have_those_of_lstat";
+    let test = "fuse::entries_of_a_file_system_without_kinds_in_its_listings_have_those_of_lstat";
     if !root_or_skip("mounting a file system") {
         return;
     }

@@ -93,7 +93,7 @@ pub(crate) fn send_before_fork(guard: &mut SetGuard) {
     if !std::mem::take(&mut guard.may_have_backlog) {
         return;
     }
-    for fd in 0..fd_table::served_max() as i32 {
+    for fd in guard.members() {
         send_before_sharing(guard, fd);
         let backlog = guard
             .connection(fd)
@@ -157,18 +157,16 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
 /// Sends as much deferred output of all connections as fits. Returns whether some is left.
 pub(crate) fn flush_all() -> bool {
     let mut left = draining::flush_all();
-    for fd in 0..fd_table::served_max() as i32 {
-        let set = fd_table::entry(fd).and_then(Set::of);
-        let Some(mut guard) = set.and_then(Set::take_during_enter) else {
-            continue;
-        };
-        if let Some(connection) = guard.connection(fd)
-            && !connection.backlog.is_empty()
-        {
-            try_send(&mut guard, fd, connection);
-            left |= !connection.backlog.is_empty();
+    epoll_set_list::for_each_during_enter(|guard| {
+        for fd in guard.members() {
+            if let Some(connection) = guard.connection(fd)
+                && !connection.backlog.is_empty()
+            {
+                try_send(guard, fd, connection);
+                left |= !connection.backlog.is_empty();
+            }
         }
-    }
+    });
     left
 }
 

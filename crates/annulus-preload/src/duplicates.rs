@@ -5,7 +5,6 @@ use crate::connection::{self as flag, Conn};
 use crate::counters::Why;
 use crate::epoll_set::{Inner, SetGuard};
 use crate::epoll_set_list;
-use crate::fd_table;
 use crate::fd_table::{Entry, Kind, SHARED, never_served};
 use crate::output;
 use crate::set_members::SharedMember;
@@ -20,7 +19,7 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
         return entry.set_kind(Kind::Stream, flags);
     };
     unread::copy_out(inner, source);
-    entry.set_epoll_set(inner.set_ptr.cast_mut());
+    inner.name(entry, to);
     entry.set_kind(Kind::HandedBack, flags);
     if let Some(mut duplicate) = inner.connection(to) {
         duplicate.begin(0, 0);
@@ -29,7 +28,6 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
         duplicate.backlog = source.backlog.share();
         duplicate.error = source.error;
         inner.handed_back_count += 1;
-        fd_table::note_member(to);
         output::mark_deferred(inner, to, duplicate);
     }
 }
@@ -47,7 +45,7 @@ fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
     let holders = connection.map_or(0, |connection| connection.copied_out.holders());
     let others = holders.saturating_sub(1) as usize;
     // The scan ends with the last one.
-    let numbers = (0..fd_table::served_max() as i32).filter(|&second| share(inner, fd, second));
+    let numbers = inner.members().filter(|&second| share(inner, fd, second));
     numbers.take(others).collect()
 }
 

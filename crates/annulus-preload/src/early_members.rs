@@ -66,9 +66,8 @@ pub(crate) fn note_set(set: &Set, entry: &Entry, fd: i32, operation: i32, is_els
         return;
     }
     if operation == libc::EPOLL_CTL_ADD {
-        entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+        set.name(entry, fd);
         set.young.on_named();
-        fd_table::note_member(fd);
     } else if operation == libc::EPOLL_CTL_DEL && !is_elsewhere {
         entry.set_epoll_set(std::ptr::null_mut());
     }

@@ -72,7 +72,7 @@ pub(crate) fn control(
             result = match entry.kind() {
                 Kind::HandedBack => handed_back(&mut guard, fd, request),
                 _ => {
-                    entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+                    set.name(entry, fd);
                     result
                 }
             };
@@ -219,7 +219,7 @@ pub(crate) fn begin(
     (events, data): (u32, u64),
     buffered: &[u8],
 ) -> bool {
-    entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
+    set.name(entry, fd);
     if !entry.claim() {
         return false;
     }
@@ -227,7 +227,7 @@ pub(crate) fn begin(
         connection.begin(events, data);
         connection.set_narrow(sockopts::has_small_send_buffer(fd));
         connection.copied_out.append(buffered);
-        hand_back::count_served(guard, fd);
+        guard.served += 1;
         guard.arm(fd, connection);
         guard.notify(fd, connection, 0);
         counters::served(Call::EpollCtl);

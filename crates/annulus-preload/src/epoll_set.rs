@@ -25,6 +25,7 @@ use crate::epoll_set_list;
 use crate::fd_table::{self, Entry, Kind};
 use crate::identity::{self, thread_id};
 use crate::lock::Lock;
+use crate::member_list::MemberList;
 use crate::reserved_fds;
 use crate::set_members::{AlreadyReported, Listener, SharedMember};
 use crate::switch_position::Released;
@@ -65,6 +66,9 @@ pub(crate) struct Set {
     has_deferred: AtomicBool,
     process: AtomicU32,
     pub(crate) young: YoungSet,
+    /// The descriptors whose entries name the set: its members, and handed-back members of a set that used this slot
+    /// before.
+    members: MemberList,
     /// Closed; the slot can be reused.
     retired: AtomicBool,
     /// The set that was created before this one ([`epoll_set_list`](crate::epoll_set_list)).
@@ -225,6 +229,7 @@ impl Set {
                 has_deferred: AtomicBool::new(false),
                 process: AtomicU32::new(0),
                 young: YoungSet::new(),
+                members: MemberList::new(fd_table::count())?,
                 retired: AtomicBool::new(false),
                 older: AtomicPtr::new(ptr::null_mut()),
                 inner: UnsafeCell::new(Inner::new()),
@@ -276,6 +281,19 @@ impl Set {
     pub(crate) fn of(entry: &Entry) -> Option<&'static Set> {
         // SAFETY: Owned: null, or a set, which is never freed.
         unsafe { entry.set().as_ref() }
+    }
+
+    /// Makes the entry of a member name the set.
+    pub(crate) fn name(&self, entry: &Entry, fd: i32) {
+        entry.set_epoll_set(ptr::from_ref(self).cast_mut());
+        self.members.add(fd);
+    }
+
+    /// Returns the descriptors whose entries name the set, without its lock. A thread with private descriptors sees no
+    /// entry, and removes nothing from the list.
+    pub(crate) fn members(&'static self) -> impl Iterator<Item = i32> {
+        self.members
+            .walk(|fd| fd_table::entry(fd).is_none_or(|entry| ptr::eq(entry.set(), self)))
     }
 
     /// Returns whether this process has created the set, and not a parent.
@@ -504,11 +522,29 @@ impl Inner {
         }
     }
 
+    /// Returns the set that contains this value.
+    #[inline]
+    pub(crate) fn set(&self) -> Option<&'static Set> {
+        // SAFETY: Owned: null, or a set, which is never freed.
+        unsafe { self.set_ptr.as_ref() }
+    }
+
+    /// Returns the descriptors whose entries name the set.
+    pub(crate) fn members(&self) -> impl Iterator<Item = i32> + use<> {
+        self.set().into_iter().flat_map(Set::members)
+    }
+
+    /// Makes the entry of a member name the set.
+    pub(crate) fn name(&self, entry: &Entry, fd: i32) {
+        if let Some(set) = self.set() {
+            set.name(entry, fd);
+        }
+    }
+
     /// Records the time from which bytes are queued; 0: no bytes are queued any more.
     pub(crate) fn set_queued_since(&mut self, now_ns: u64) {
         self.queued_at_ns = now_ns;
-        // SAFETY: Owned: null, or this set.
-        if let Some(set) = unsafe { self.set_ptr.as_ref() } {
+        if let Some(set) = self.set() {
             set.queued_since_ns.store(now_ns, Ordering::Relaxed);
         }
     }

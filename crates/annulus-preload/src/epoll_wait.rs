@@ -17,7 +17,6 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::output;
 use crate::poll_cycle::{self, EnterOutcome};
-use crate::receive;
 use crate::reports::{self, EventBuffer};
 use crate::ring_policy;
 use crate::ring_teardown;
@@ -272,7 +271,7 @@ fn tidy_up(guard: &mut SetGuard) {
     }
     if !guard.starved.is_empty() {
         // A connection holds the shared receive buffers and does not read them.
-        receive::copy_all_out(guard);
+        unread::copy_all_out(guard);
     }
     output::end_round(guard);
     if let Some(context) = &mut guard.ring {

@@ -14,6 +14,7 @@ use annulus::metrics::layout::preload::Why;
 use crate::connection::Connection;
 use crate::epoll_set::Set;
 use crate::identity;
+use crate::sys;
 
 /// The kind of file that a number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,18 +272,8 @@ pub(crate) fn make() {
         0
     };
     let count = requested.clamp(COUNT_MIN, COUNT_MAX);
-    // SAFETY: Owned: a new mapping; zero bytes are valid entries of the kind `Free`, and connections.
-    let base = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            count * size_of::<Entry>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if base != libc::MAP_FAILED {
+    if let Some(base) = sys::map_zeroed(count * size_of::<Entry>()) {
+        // Zero bytes are valid entries of the kind `Free`, and connections.
         BASE.store(base.cast(), Ordering::Release);
         COUNT.store(count, Ordering::Release);
     }
@@ -379,18 +370,4 @@ pub(crate) fn mark_all_shared() {
 pub(crate) fn count() -> usize {
     let count = COUNT.load(Ordering::Acquire);
     count.max(COUNT_OF_SHARED.load(Ordering::Acquire))
-}
-
-/// One more than the highest descriptor of a connection that was ever a member of a set.
-static SERVED_MAX: AtomicUsize = AtomicUsize::new(0);
-
-pub(crate) fn served_max() -> usize {
-    SERVED_MAX.load(Ordering::Relaxed)
-}
-
-/// Records the number of a member.
-pub(crate) fn note_member(fd: i32) {
-    if fd as usize >= served_max() {
-        SERVED_MAX.fetch_max(fd as usize + 1, Ordering::Relaxed);
-    }
 }

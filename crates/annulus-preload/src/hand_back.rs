@@ -29,12 +29,6 @@ const FOREIGN_FDS_MAX: u32 = 64;
 /// The number of checks whether a polling kernel thread has completed a cancellation, which takes one of its rounds.
 const CANCEL_ROUNDS_MAX: u32 = 100_000;
 
-/// Counts a connection that is served from now on.
-pub(crate) fn count_served(inner: &mut Inner, fd: i32) {
-    fd_table::note_member(fd);
-    inner.served += 1;
-}
-
 #[inline]
 pub(crate) fn count_unserved(inner: &mut Inner) {
     inner.served = inner.served.saturating_sub(1);
@@ -121,8 +115,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
 
 /// Submits the cancellation of a connection's requests: they would delay its end.
 fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
-    // SAFETY: Owned: the set that the connection belongs to.
-    let is_owner = unsafe { inner.set_ptr.as_ref() }.is_some_and(Set::is_idle_owner);
+    let is_owner = inner.set().is_some_and(Set::is_idle_owner);
     if is_owner && connection.is(flag::ARMED | flag::POLLED) {
         inner.submit_cancels();
     }
@@ -239,7 +232,7 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
     if buffered.is_empty() {
         return;
     }
-    entry.set_epoll_set(inner.set_ptr.cast_mut());
+    inner.name(entry, fd);
     entry.set_kind(
         Kind::HandedBack,
         never_served(entry.flags(), Why::SeveralSets),
@@ -317,14 +310,8 @@ fn set_of(guard: &SetGuard) -> Option<&'static Set> {
 }
 
 fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
-    for fd in 0..fd_table::served_max() as i32 {
-        let Some(entry) = fd_table::entry(fd) else {
-            break;
-        };
-        let is_member_of_set = Set::of(entry).is_some_and(|other| std::ptr::eq(other, set));
-        if is_member_of_set && entry.kind() == Kind::Served {
-            hand_back(guard, fd, why);
-        }
+    for fd in set.members() {
+        hand_back(guard, fd, why);
     }
 }
 
@@ -332,22 +319,15 @@ fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
 /// request.
 fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
-    for fd in 0..fd_table::served_max() as i32 {
-        if let Some(connection) = guard.connection(fd) {
-            unread::copy_out(guard, connection);
-        }
-    }
+    unread::copy_all_out(guard);
     let Some(mut context) = guard.ring.take() else {
         return;
     };
     set.set_wake(-1);
     guard.to_poll.clear();
     // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
-    for fd in 0..fd_table::served_max() as i32 {
-        let is_member_of_set = fd_table::entry(fd)
-            .and_then(Set::of)
-            .is_some_and(|other| std::ptr::eq(other, set));
-        if is_member_of_set && let Some(mut connection) = guard.connection(fd) {
+    for fd in set.members() {
+        if let Some(mut connection) = guard.connection(fd) {
             connection
                 .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
             finish_hand_back(guard, fd, connection);
@@ -385,22 +365,15 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
 
 /// Closes a set whose last number is closed: its connections belong to no set until the program adds them to another.
 pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
-    for fd in 0..fd_table::served_max() as i32 {
-        let Some(entry) = fd_table::entry(fd) else {
-            break;
+    for fd in set.members() {
+        let kind = fd_table::entry(fd).map(Entry::kind);
+        let Some(mut connection) = guard.connection(fd) else {
+            continue;
         };
-        let is_member_of_set = Set::of(entry).is_some_and(|other| std::ptr::eq(other, set));
-        if is_member_of_set
-            && entry.kind() == Kind::Served
-            && let Some(connection) = guard.connection(fd)
-        {
+        if kind == Some(Kind::Served) {
             output::flush(guard, fd, connection);
             remove(guard, fd, connection);
-        }
-        if is_member_of_set
-            && entry.kind() == Kind::HandedBack
-            && let Some(mut connection) = guard.connection(fd)
-        {
+        } else {
             guard.unready(fd, connection);
             connection.clear(flag::MEMBER | flag::EDGE | flag::DISABLED);
             finish_hand_back(guard, fd, connection);
@@ -415,8 +388,8 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
 
 /// Forgets the set of streams that no ring serves, as the set is closed.
 pub(crate) fn forget_streams(set: &'static Set) {
-    for entry in (0..fd_table::served_max() as i32).map_while(fd_table::entry) {
-        if entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), set) {
+    for entry in set.members().filter_map(fd_table::entry) {
+        if entry.kind() == Kind::Stream {
             entry.set_epoll_set(std::ptr::null_mut());
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::connection::{DISABLED, EDGE, EDGE_TRIGGERED, MEMBER, OUT};
 use crate::counters::{self, Why};
+use crate::epoll_set::Set;
 use crate::errno;
 use crate::fd_table::{self, Entry, Kind};
 use crate::sys;
@@ -20,15 +21,14 @@ pub(crate) struct Member {
 
 /// Replaces the parent's set by a set of the child, unless the parent served no member of it.
 pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
-    let set = number.set();
+    let set = Set::of(number);
     number.forget();
     counters::passed(Why::Forked);
-    // SAFETY: Owned: null, or a set, which is never freed.
-    let inherited = unsafe { set.as_ref() }.map_or(&[][..], |set| set.inherited_listeners());
-    let members: Vec<Member> = (0..fd_table::served_max() as i32)
+    let inherited = set.map_or(&[][..], Set::inherited_listeners);
+    let members: Vec<Member> = (set.into_iter().flat_map(Set::members))
         .filter_map(|fd| {
             let entry = fd_table::entry(fd)?;
-            let served = entry.inherited() == Kind::Served && std::ptr::eq(entry.set(), set);
+            let served = entry.inherited() == Kind::Served;
             // SAFETY: Held: a copy of the parent's, which no other thread of the child uses.
             let connection = served.then(|| unsafe { &*entry.connection() })?;
             let events = if connection.is(DISABLED) {

@@ -9,9 +9,9 @@ use libc::iovec;
 use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
 use crate::duplicates;
-use crate::epoll_set::{Inner, Mode, Set, SetGuard};
+use crate::epoll_set::{Inner, Mode, SetGuard};
 use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind};
+use crate::fd_table::{Entry, Kind};
 use crate::gate;
 use crate::hand_back;
 use crate::poll_cycle;
@@ -268,26 +268,6 @@ fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     if connection.buffered() < REARM_BELOW_BYTES {
         inner.arm(fd, connection);
         hand_back::finish_hand_back(inner, fd, connection);
-    }
-}
-
-/// Frees all buffers that have readers.
-pub(crate) fn copy_all_out(inner: &mut Inner) {
-    for fd in 0..fd_table::served_max() as i32 {
-        let is_served_here = |entry: &&Entry| {
-            Set::of(entry).is_some_and(|set| set.is_owner()) && entry.kind() == Kind::Served
-        };
-        if fd_table::entry(fd).as_ref().is_some_and(is_served_here)
-            && let Some(connection) = inner.connection(fd)
-        {
-            copy_out(inner, connection);
-        }
-    }
-    // If the buffers were all free, no release has re-armed these.
-    for fd in std::mem::take(&mut inner.starved) {
-        if let Some(connection) = inner.connection(fd) {
-            inner.arm(fd, connection);
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::duplicates;
 use crate::epoll_set::{Inner, Set};
+use crate::epoll_set_list;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
@@ -234,9 +235,9 @@ unsafe fn write_directly(
 /// Sends queued bytes before exec or exit, and waits for deferred output, for at most `wait_ms`.
 pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
-    for fd in 0..fd_table::served_max() as i32 {
+    for fd in epoll_set_list::all().flat_map(Set::members) {
         let Some(entry) = fd_table::entry(fd) else {
-            break;
+            continue;
         };
         if !matches!(entry.kind(), Kind::Served | Kind::HandedBack) {
             continue;

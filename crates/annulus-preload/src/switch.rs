@@ -75,7 +75,7 @@ fn take_members(guard: &mut SetGuard) {
             && classify::can_be_served(entry, member.fd).is_ok()
             && is_quiet(member.fd)
         {
-            entry.set_epoll_set(guard.set_ptr.cast_mut());
+            guard.name(entry, member.fd);
             (guard.early_members).push((member.fd, member.events, member.data));
         }
     }

@@ -30,3 +30,18 @@ pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
     connection.bytes = 0;
     release_buffer(inner, connection);
 }
+
+/// Frees all buffers that have readers.
+pub(crate) fn copy_all_out(inner: &mut Inner) {
+    for fd in inner.members() {
+        if let Some(connection) = inner.connection(fd) {
+            copy_out(inner, connection);
+        }
+    }
+    // If the buffers were all free, no release has re-armed these.
+    for fd in std::mem::take(&mut inner.starved) {
+        if let Some(connection) = inner.connection(fd) {
+            inner.arm(fd, connection);
+        }
+    }
+}

@@ -13,6 +13,7 @@ use super::{FdState, catch_panic, fd_state};
 use crate::counters::Why;
 use crate::deferred_output;
 use crate::epoll_set::Set;
+use crate::epoll_set_list;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::gate;
@@ -62,7 +63,7 @@ pub(super) fn never_serve_siblings(fd: c_int, why: Why) {
         return;
     }
     let origin = |entry: &Entry| entry.listener().map(std::ptr::from_ref);
-    for other in 0..fd_table::served_max() as c_int {
+    for other in epoll_set_list::all().flat_map(Set::members) {
         let sibling =
             |other: &&Entry| other.kind() == Kind::Served && origin(other) == origin(entry);
         if other != fd && fd_table::entry(other).filter(sibling).is_some() {

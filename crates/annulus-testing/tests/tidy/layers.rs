@@ -23,7 +23,7 @@ const PRELOAD_LAYERS: [&str; 10] = [
     "accept_burst batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position \
      young_set",
     "connection counters identity lock real signals",
-    "ctl_request placeholders ring_policy ring_teardown set_members sys",
+    "ctl_request member_list placeholders ring_policy ring_teardown set_members sys",
     "epoll_set epoll_set_list fd_table reserved_fds",
     "classify fd_budget flush_request inherited_set log program_rings publish ready_list sockopts stops unread writability",
     "draining duplicates listeners output poll_cycle reports",

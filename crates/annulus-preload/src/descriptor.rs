@@ -11,9 +11,9 @@ use crate::early_members;
 use crate::epoll_set::Set;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
-use crate::hand_back;
 use crate::identity;
 use crate::listeners;
+use crate::set_end;
 use crate::stops;
 use crate::sys;
 
@@ -60,7 +60,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             if set.young.end() {
                 // Its lists are empty, and it has one number.
                 if set.young.is_named() {
-                    hand_back::forget_streams(set);
+                    set_end::forget_streams(set);
                 }
                 entry.forget();
                 set.retire();
@@ -69,7 +69,7 @@ pub(crate) fn close(entry: &'static Entry, fd: i32) -> Option<CallResult> {
             let mut guard = set.take()?;
             guard.fd_count = guard.fd_count.saturating_sub(1);
             if guard.fd_count == 0 {
-                hand_back::close_set(&mut guard, set);
+                set_end::close_set(&mut guard, set);
                 drop(guard);
                 set.retire();
             } else if guard.fd == fd {

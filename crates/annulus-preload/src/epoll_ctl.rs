@@ -18,8 +18,10 @@ use crate::listeners;
 use crate::log;
 use crate::poll_cycle;
 use crate::publish;
+use crate::removal;
 use crate::reserved_fds::{self, Inode};
 use crate::ring_policy;
+use crate::set_end;
 use crate::set_members::SharedMember;
 use crate::sockopts;
 use crate::stops;
@@ -61,14 +63,14 @@ pub(crate) fn control(
     }
     let moves = request.operation == libc::EPOLL_CTL_ADD
         && matches!(entry.kind(), Kind::Served | Kind::HandedBack)
-        && hand_back::may_move(entry, set);
+        && removal::may_move(entry, set);
     if moves {
         let (relocked, buffered) = reclaim(set, guard, entry, fd)?;
         guard = relocked;
         let mut result = add(set, &mut guard, entry, fd, request, buffered.as_slice());
         if entry.kind() != Kind::Served {
             // Not served here: the buffered bytes stay readable, and are reported.
-            hand_back::keep_buffered(&mut guard, entry, fd, buffered.as_slice());
+            removal::keep_buffered(&mut guard, entry, fd, buffered.as_slice());
             result = match entry.kind() {
                 Kind::HandedBack => handed_back(&mut guard, fd, request),
                 _ => {
@@ -143,7 +145,7 @@ pub(crate) fn on_outer_poll(number: &'static Entry) -> bool {
         return false;
     };
     early_members::mature(set, &mut guard);
-    hand_back::pass_through_set(&mut guard, Why::PolledOtherwise);
+    set_end::pass_through_set(&mut guard, Why::PolledOtherwise);
     guard.has_ready() || guard.has_ready_shared_member()
 }
 
@@ -319,7 +321,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             Some(Ok(0))
         }
         libc::EPOLL_CTL_DEL => {
-            hand_back::remove(guard, fd, connection);
+            removal::remove(guard, fd, connection);
             Some(Ok(0))
         }
         _ => Some(Err(libc::EINVAL)),
@@ -359,13 +361,13 @@ fn reclaim(
     fd: i32,
 ) -> Option<(SetGuard, TakenBytes)> {
     if std::ptr::eq(entry.set(), guard.set_ptr) {
-        let buffered = hand_back::reclaim(&mut guard, fd);
+        let buffered = removal::reclaim(&mut guard, fd);
         return Some((guard, buffered));
     }
     drop(guard);
     let other_set = Set::of(entry).and_then(Set::take);
     let buffered = other_set.map_or(TakenBytes::none(), |mut other_set| {
-        hand_back::reclaim(&mut other_set, fd)
+        removal::reclaim(&mut other_set, fd)
     });
     Some((set.take()?, buffered))
 }

@@ -14,12 +14,13 @@ use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
-use crate::hand_back;
 use crate::output;
 use crate::poll_cycle::{self, EnterOutcome};
+use crate::removal;
 use crate::reports::{self, EventBuffer};
 use crate::ring_policy;
 use crate::ring_teardown;
+use crate::set_end;
 use crate::set_members::SharedMember;
 use crate::switch;
 use crate::switch_position;
@@ -100,12 +101,12 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         Mode::Passing => return None,
         _ if set.owner() == 0 => set.own(),
         _ if !set.is_owner() => {
-            hand_back::pass_through_set(&mut guard, Why::SeveralThreads);
+            set_end::pass_through_set(&mut guard, Why::SeveralThreads);
         }
         _ => {}
     }
     if ring_policy::has_new_filter() {
-        hand_back::on_filter(&mut guard);
+        set_end::on_filter(&mut guard);
     }
     if guard.mode == Mode::Fresh {
         guard.waits = WAITS_BEFORE_RING.min(guard.waits + 1);
@@ -233,7 +234,7 @@ unsafe fn end_round(
     outcome: EnterOutcome,
 ) -> Result<Option<CallResult>, SetGuard> {
     if outcome == EnterOutcome::Lost {
-        hand_back::pass_through_set(&mut guard, poll_cycle::LOST);
+        set_end::pass_through_set(&mut guard, poll_cycle::LOST);
         // SAFETY: Lent: the caller guarantees these pointers.
         let result = unsafe { wait_passing(guard, buffer) };
         // As if a signal had been handled: the program calls again, and the kernel serves that call.
@@ -267,7 +268,7 @@ fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bo
 fn tidy_up(guard: &mut SetGuard) {
     guard.round = guard.round.wrapping_add(1);
     if !guard.removed.is_empty() {
-        hand_back::finish_removals(guard);
+        removal::finish_removals(guard);
     }
     if !guard.starved.is_empty() {
         // A connection holds the shared receive buffers and does not read them.

@@ -10,9 +10,9 @@ use crate::fd_budget::{
     self, IS_SHORT, LEFT_WITHOUT_OTHERS, LEFT_WITHOUT_RINGS, NEAR, number_with,
 };
 use crate::flush_thread;
-use crate::hand_back;
 use crate::log;
 use crate::publish;
+use crate::set_end;
 use crate::sys;
 use crate::writability;
 
@@ -46,7 +46,7 @@ fn release_rings() -> bool {
         let counts = ring.is_some_and(|context| context.ring.descriptors().into_iter().any(counts));
         // A handler has interrupted a call that uses the ring.
         if counts && !guard.in_signal_handler() {
-            hand_back::pass_through_set(guard, Why::Descriptors);
+            set_end::pass_through_set(guard, Why::Descriptors);
             any = true;
         }
     });

@@ -3,14 +3,14 @@
 use crate::counters::Why;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::fd_table::{Entry, Kind};
-use crate::hand_back;
+use crate::set_end;
 
 /// Takes the set of a connection whose call can be served. Fails with the reason if the call passes through.
 pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
     let set = Set::of(entry).ok_or(Why::Kernel)?;
     let mut guard = set.take().ok_or(Why::InHandler)?;
     if entry.kind() == Kind::Served && !set.is_owner() && guard.mode == Mode::Serving {
-        hand_back::on_foreign_thread(&mut guard, fd);
+        set_end::on_foreign_thread(&mut guard, fd);
     }
     Ok(guard)
 }

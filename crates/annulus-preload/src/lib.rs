@@ -26,8 +26,8 @@
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `reports`, `epoll_ctl`: the
 //!   two calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `unread`, `output`: the
 //!   received and the written bytes of a connection. `send_errors`: which errors of a send end a connection.
-//! - `gate`: which calls for a connection are served. `hand_back`, `duplicates`, `closing`, `descriptor`: handing back,
-//!   removing, duplicating and closing descriptors.
+//! - `gate`: which calls for a connection are served. `hand_back`, `removal`, `set_end`: handing back and removing
+//!   a connection; the end of a set. `duplicates`, `closing`, `descriptor`: duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
 //!   closed connections; the kernel epoll set that waits until they can be sent. `flush_thread`: the thread that waits
 //!   on it; `flush_request` starts it.
@@ -98,12 +98,14 @@ mod raw_libc;
 mod ready_list;
 mod real;
 mod receive;
+mod removal;
 mod reports;
 mod reserved_fds;
 mod ring_policy;
 mod ring_teardown;
 mod send;
 mod send_errors;
+mod set_end;
 mod set_members;
 mod shut_down;
 mod signals;

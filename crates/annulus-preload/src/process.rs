@@ -17,7 +17,6 @@ use crate::errno;
 use crate::fd_budget;
 use crate::fd_table;
 use crate::flush_thread;
-use crate::hand_back;
 use crate::identity;
 use crate::log;
 use crate::output;
@@ -26,6 +25,7 @@ use crate::reserved_fds;
 use crate::ring_policy;
 use crate::ring_teardown;
 use crate::send;
+use crate::set_end;
 use crate::stops;
 use crate::switch_position;
 use crate::sys;
@@ -137,7 +137,7 @@ pub(crate) fn before_clone(flags: c_int) {
         return;
     }
     // The child has its own descriptors but shares this memory: its `close` would mark this process's number as closed.
-    epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Forked));
+    epoll_set_list::for_each(|guard| set_end::pass_through_set(guard, Why::Forked));
     if flags & libc::CLONE_VFORK == 0 {
         ring_policy::forbid_rings();
     }
@@ -160,7 +160,7 @@ pub(crate) fn with_private_descriptors(call: impl FnOnce() -> c_int) -> c_int {
     errno::catch_panic(|| {
         fd_table::mark_all_shared();
         epoll_set_list::for_each_owned(|guard| {
-            hand_back::pass_through_set(guard, Why::Forked);
+            set_end::pass_through_set(guard, Why::Forked);
         });
         Some(())
     });
@@ -217,7 +217,7 @@ pub(crate) fn before_exec() {
 /// Runs before the program sets a filter, and does everything that needs a ring.
 pub(crate) fn before_filter() {
     ring_policy::forbid_rings();
-    epoll_set_list::for_each(|guard| hand_back::pass_through_set(guard, Why::Filtered));
+    epoll_set_list::for_each(|guard| set_end::pass_through_set(guard, Why::Filtered));
     flush_thread::stop_if_idle();
     ring_teardown::cache_handlers();
     // Cached for the exit line.
@@ -251,7 +251,7 @@ pub(crate) fn before_credential_change() {
                 .as_ref()
                 .is_some_and(|context| context.ring.is_polled())
             {
-                hand_back::pass_through_set(guard, Why::ChangedRights);
+                set_end::pass_through_set(guard, Why::ChangedRights);
             }
         });
     }

@@ -12,10 +12,10 @@ use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::fd_table::{self, Kind};
-use crate::hand_back;
 use crate::inherited_set::{self, Member};
 use crate::listeners;
 use crate::log;
+use crate::set_end;
 use crate::switch_position;
 use crate::sys;
 
@@ -25,7 +25,7 @@ pub(crate) fn release(guard: &mut SetGuard) {
     // Before the ring is counted as closed.
     switch::add(SwitchCounter::SetsHandedBack, 1);
     switch::add(SwitchCounter::HandedBack, i64::from(guard.served));
-    hand_back::pass_through_set(guard, Why::Released);
+    set_end::pass_through_set(guard, Why::Released);
     guard.released.mark();
 }
 

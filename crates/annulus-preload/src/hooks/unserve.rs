@@ -20,6 +20,7 @@ use crate::gate;
 use crate::hand_back;
 use crate::output;
 use crate::receive;
+use crate::set_end;
 use crate::sockopts;
 use crate::stops;
 
@@ -148,7 +149,7 @@ fn pass_on(fd: c_int) {
         Kind::Set => {
             catch_panic(|| {
                 let mut guard = Set::of(entry).and_then(Set::take)?;
-                hand_back::pass_through_set(&mut guard, Why::PassedOn);
+                set_end::pass_through_set(&mut guard, Why::PassedOn);
                 None
             });
         }

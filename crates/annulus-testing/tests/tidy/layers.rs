@@ -27,7 +27,7 @@ const PRELOAD_LAYERS: [&str; 10] = [
     "epoll_set epoll_set_list fd_table reserved_fds",
     "classify fd_budget flush_request inherited_set log program_rings publish ready_list sockopts stops unread writability",
     "draining duplicates listeners output poll_cycle reports",
-    "closing completions deferred_output gate hand_back receive send shut_down",
+    "closing completions deferred_output gate hand_back receive removal send set_end shut_down",
     "descriptor early_members epoll_ctl epoll_wait fd_limit flush_thread switch",
     "process",
     "hooks",

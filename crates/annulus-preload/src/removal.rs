@@ -1,0 +1,101 @@
+//! # Safety
+//!
+//! Removes a connection from its set, and moves it to another one, with its buffered bytes. (Held: the callers have the
+//! lock of the set.)
+#![allow(unsafe_code)]
+
+use crate::byte_queue::TakenBytes;
+use crate::connection::{self as flag, Conn};
+use crate::counters::Why;
+use crate::epoll_set::{Inner, Set};
+use crate::fd_table::{self, Entry, Kind, never_served};
+use crate::hand_back::{OVER, cancel_if_owner, count_unserved, finish_hand_back, stop_receiving};
+use crate::output;
+use crate::unread;
+
+/// Removes a connection from its set. Adding it again in the same round undoes the removal.
+pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
+    connection.clear(flag::MEMBER | flag::EDGE);
+    inner.unready(fd, connection);
+    inner.forget_reported(fd, connection.data);
+    inner.removed.push(fd);
+}
+
+/// Returns whether `set` may serve a connection that was removed from its set.
+pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
+    // SAFETY: Held: one word of a connection that the program no longer uses, by its own calls.
+    let flags = unsafe { (*entry.connection()).flags };
+    // Deferred output is sent by the set in which it was written.
+    if flags & (OVER | flag::FULL) != 0 {
+        return false;
+    }
+    let own = std::ptr::eq(entry.set(), set);
+    // A connection that is still served has not left its own set yet.
+    let left = flags & flag::MEMBER == 0 && !(own && entry.kind() == Kind::Served);
+    left && entry.why_never_served().is_none()
+}
+
+/// Releases a connection that was removed from its set, for another set to serve. Returns its buffered bytes.
+pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
+    let (Some(entry), Some(mut connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
+        return TakenBytes::none();
+    };
+    output::flush(inner, fd, connection);
+    unread::copy_out(inner, connection);
+    stop_receiving(inner, fd, connection);
+    cancel_if_owner(inner, connection);
+    inner.unready(fd, connection);
+    if entry.kind() == Kind::Served {
+        count_unserved(inner);
+    } else {
+        inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
+    }
+    let buffered = connection.copied_out.move_out();
+    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    entry.set_epoll_set(std::ptr::null_mut());
+    entry.set_kind(Kind::Stream, entry.flags());
+    buffered
+}
+
+/// Keeps the buffered bytes of a connection that came from another set and is not served here.
+pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, buffered: &[u8]) {
+    if buffered.is_empty() {
+        return;
+    }
+    inner.name(entry, fd);
+    entry.set_kind(
+        Kind::HandedBack,
+        never_served(entry.flags(), Why::SeveralSets),
+    );
+    if let Some(mut connection) = inner.connection(fd) {
+        connection.begin(0, 0);
+        connection.clear(flag::MEMBER);
+        connection.copied_out.append(buffered);
+        inner.handed_back_count += 1;
+    }
+}
+
+/// Hands connections back to the kernel that were removed from their set and not added again.
+pub(crate) fn finish_removals(inner: &mut Inner) {
+    for fd in std::mem::take(&mut inner.removed) {
+        let Some(entry) = fd_table::entry(fd) else {
+            continue;
+        };
+        if entry.kind() != Kind::Served {
+            continue;
+        }
+        let Some(connection) = inner.connection(fd) else {
+            continue;
+        };
+        if connection.is(flag::MEMBER) {
+            continue;
+        }
+        output::flush(inner, fd, connection);
+        unread::copy_out(inner, connection);
+        stop_receiving(inner, fd, connection);
+        count_unserved(inner);
+        inner.handed_back_count += 1;
+        entry.set_kind(Kind::HandedBack, entry.flags());
+        finish_hand_back(inner, fd, connection);
+    }
+}

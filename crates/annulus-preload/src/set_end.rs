@@ -1,0 +1,155 @@
+//! The end of the service of a set: it passes through from now on, or the program has closed it.
+
+use crate::connection as flag;
+use crate::counters::{self, Why};
+use crate::epoll_set::{Mode, RingContext, Set, SetGuard};
+use crate::errno;
+use crate::fd_budget;
+use crate::fd_table::{self, Entry, Kind};
+use crate::hand_back::{finish_hand_back, hand_back};
+use crate::listeners;
+use crate::log;
+use crate::output;
+use crate::removal::{finish_removals, remove};
+use crate::reserved_fds;
+use crate::ring_policy;
+use crate::ring_teardown;
+use crate::stops;
+use crate::unread;
+
+/// Descriptors of a set that other threads have used; above this number, the whole set passes through.
+const FOREIGN_FDS_MAX: u32 = 64;
+
+/// Handles a call by a thread that is not the set's owner: hands the connection back.
+pub(crate) fn on_foreign_thread(guard: &mut SetGuard, fd: i32) {
+    guard.foreign_fds += 1;
+    if guard.foreign_fds > FOREIGN_FDS_MAX {
+        return pass_through_set(guard, Why::SeveralThreads);
+    }
+    hand_back(guard, fd, Why::OtherThread);
+}
+
+/// Handles a filter that was set while this set had a ring: the ring is not entered again, not even to cancel requests.
+pub(crate) fn on_filter(guard: &mut SetGuard) {
+    ring_policy::forbid_rings();
+    if let Some(context) = &mut guard.ring {
+        context.ring.give_up();
+    }
+    pass_through_set(guard, Why::Filtered);
+}
+
+/// Hands back all connections of a set, which passes through from now on.
+pub(crate) fn pass_through_set(guard: &mut SetGuard, why: Why) {
+    if guard.mode == Mode::Passing {
+        return guard.released.clear();
+    }
+    counters::passed(why);
+    if why == Why::Filtered {
+        log::log_refused("the program has set a system call filter");
+    }
+    if why == Why::Released {
+        log::write_line("an epoll set passes through until the operator resumes it: released");
+    } else {
+        stops::on_set(why, guard.served);
+    }
+    let Some(set) = set_of(guard) else { return };
+    let had_ring = guard.ring.is_some();
+    hand_back_all(guard, set, why);
+    if guard.mode == Mode::Serving {
+        listeners::hand_back_all(guard);
+    }
+    guard.mode = Mode::Passing;
+    if had_ring {
+        close_set_ring(guard, set);
+    }
+}
+
+fn set_of(guard: &SetGuard) -> Option<&'static Set> {
+    fd_table::entry(guard.fd).and_then(Set::of)
+}
+
+fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
+    for fd in set.members() {
+        hand_back(guard, fd, why);
+    }
+}
+
+/// Closes the ring. Memory that it may still write to is leaked, unless its owner makes sure that the kernel has no
+/// request.
+fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
+    let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
+    unread::copy_all_out(guard);
+    let Some(mut context) = guard.ring.take() else {
+        return;
+    };
+    set.set_wake(-1);
+    guard.to_poll.clear();
+    // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
+    for fd in set.members() {
+        if let Some(mut connection) = guard.connection(fd) {
+            connection
+                .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
+            finish_hand_back(guard, fd, connection);
+            output::mark_deferred(guard, fd, connection);
+        }
+    }
+    context.completions.clear();
+    let RingContext {
+        ring,
+        pool,
+        arena,
+        counters,
+        ..
+    } = *context;
+    // A filter may allow less than an enter.
+    let may_enter = is_quiescent && ring_policy::may_make_rings();
+    errno::without_cancel(|| {
+        counters.end();
+        reserved_fds::close_ring(ring, may_enter);
+    });
+    ring_teardown::on_ring_closed();
+    fd_budget::on_ring_closed();
+    if is_quiescent {
+        drop(pool);
+    } else {
+        // A cancelled receive could still write to this memory.
+        std::mem::forget(pool);
+    }
+    drop(arena);
+    guard.queued.clear();
+    guard.cancels.clear();
+    guard.to_arm.clear();
+    guard.kernel_polled = false;
+}
+
+/// Closes a set whose last number is closed: its connections belong to no set until the program adds them to another.
+pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
+    for fd in set.members() {
+        let kind = fd_table::entry(fd).map(Entry::kind);
+        let Some(mut connection) = guard.connection(fd) else {
+            continue;
+        };
+        if kind == Some(Kind::Served) {
+            output::flush(guard, fd, connection);
+            remove(guard, fd, connection);
+        } else {
+            guard.unready(fd, connection);
+            connection.clear(flag::MEMBER | flag::EDGE | flag::DISABLED);
+            finish_hand_back(guard, fd, connection);
+        }
+    }
+    finish_removals(guard);
+    forget_streams(set);
+    guard.mode = Mode::Passing;
+    guard.released.clear();
+    close_set_ring(guard, set);
+}
+
+/// Forgets the set of streams that no ring serves, as the set is closed.
+pub(crate) fn forget_streams(set: &'static Set) {
+    for entry in set.members().filter_map(fd_table::entry) {
+        if entry.kind() == Kind::Stream {
+            entry.set_epoll_set(std::ptr::null_mut());
+        }
+    }
+}

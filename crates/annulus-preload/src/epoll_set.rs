@@ -46,7 +46,10 @@ pub(crate) enum Mode {
     Passing,
 }
 
+/// `inner` comes first, so that its address needs no addition.
+#[repr(C)]
 pub(crate) struct Set {
+    inner: UnsafeCell<Inner>,
     lock: Lock,
     /// The thread that waits on the set.
     owner: AtomicUsize,
@@ -73,7 +76,6 @@ pub(crate) struct Set {
     retired: AtomicBool,
     /// The set that was created before this one ([`epoll_set_list`](crate::epoll_set_list)).
     pub(crate) older: AtomicPtr<Set>,
-    inner: UnsafeCell<Inner>,
 }
 
 // SAFETY: Held: `inner` is touched under the lock.

@@ -20,6 +20,7 @@ const WRITES_PER_CHECK: u32 = 32;
 const FLUSH_AFTER_NS: u64 = 1_000_000;
 
 /// Reserves `more` bytes behind those that are queued already.
+#[inline]
 pub(crate) fn reserve_output(
     inner: &mut Inner,
     mut connection: Conn,
@@ -46,6 +47,7 @@ pub(crate) fn reserve_output(
 }
 
 /// Records that `bytes` more are in the arena.
+#[inline]
 pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
     connection.out_bytes += bytes as u32;
     inner.writes += 1;

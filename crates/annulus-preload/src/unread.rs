@@ -8,6 +8,7 @@ use crate::connection::Conn;
 use crate::epoll_set::Inner;
 
 /// Releases the buffer of a connection, all of whose bytes were read.
+#[inline]
 pub(crate) fn release_buffer(inner: &mut Inner, mut connection: Conn) {
     connection.at = std::ptr::null_mut();
     if let Some(mut context) = inner.ring.take() {

@@ -9,5 +9,6 @@ mod many;
 mod pipeline;
 mod server;
 mod slow;
+mod stream_tls;
 mod tls;
 mod written;

@@ -2,6 +2,7 @@
 #![cfg(feature = "axum")]
 
 mod budget;
+mod sigterm;
 #[cfg(feature = "tls")]
 mod tls;
 

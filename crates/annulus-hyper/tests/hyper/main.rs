@@ -5,5 +5,6 @@ mod ends;
 mod http1;
 mod http2;
 mod routers;
+mod sends;
 mod support;
 mod upgrades;

@@ -1,4 +1,4 @@
-//! The number of sends per response. A separate process, because the counters are per process.
+//! The number of sends per response. In a child process, because the counters are per process.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -11,6 +11,7 @@ use annulus::metrics;
 use annulus::net::TcpListener;
 use annulus::runtime::{self, Runtime};
 use annulus_hyper::{CoreTimer, HyperStream, Server};
+use annulus_testing::child_process::in_child;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -72,35 +73,40 @@ fn sends_for(address: SocketAddr, together: usize) -> u64 {
 
 #[test]
 fn a_response_takes_one_send_and_so_do_the_responses_to_pipelined_requests() {
-    for backend in [Backend::Fallback, Backend::Uring] {
-        let ran = Runtime::builder().backend(backend).block_on(async move {
-            let served = TcpListener::bind("127.0.0.1:0")?;
-            let plain = TcpListener::bind("127.0.0.1:0")?;
-            let (of_served, of_plain) = (served.local_addr()?, plain.local_addr()?);
-            drop(runtime::spawn(async move {
-                Server::new().serve(served, service_fn(hello)).await
-            }));
-            // hyper's own builder, without the submission at the end of a poll.
-            drop(runtime::spawn(async move {
-                let mut incoming = plain.accept_multishot();
-                while let Some(Ok(stream)) = incoming.next().await {
-                    let connection = (http1::Builder::new().timer(CoreTimer))
-                        .serve_connection(HyperStream::new(stream), service_fn(hello));
-                    drop(runtime::spawn(connection));
+    in_child(
+        "sends::a_response_takes_one_send_and_so_do_the_responses_to_pipelined_requests",
+        || {
+            for backend in [Backend::Fallback, Backend::Uring] {
+                let ran = Runtime::builder().backend(backend).block_on(async move {
+                    let served = TcpListener::bind("127.0.0.1:0")?;
+                    let plain = TcpListener::bind("127.0.0.1:0")?;
+                    let (of_served, of_plain) = (served.local_addr()?, plain.local_addr()?);
+                    drop(runtime::spawn(async move {
+                        Server::new().serve(served, service_fn(hello)).await
+                    }));
+                    // hyper's own builder, without the submission at the end of a poll.
+                    drop(runtime::spawn(async move {
+                        let mut incoming = plain.accept_multishot();
+                        while let Some(Ok(stream)) = incoming.next().await {
+                            let connection = (http1::Builder::new().timer(CoreTimer))
+                                .serve_connection(HyperStream::new(stream), service_fn(hello));
+                            drop(runtime::spawn(connection));
+                        }
+                    }));
+                    let client = runtime::spawn_blocking(move || {
+                        assert_eq!(sends_for(of_plain, 1), ROUNDS, "{backend:?}, plain");
+                        assert_eq!(sends_for(of_served, 1), ROUNDS, "{backend:?}");
+                        assert_eq!(sends_for(of_served, TOGETHER), ROUNDS, "{backend:?}");
+                    });
+                    client.await?;
+                    io::Result::Ok(())
+                });
+                match ran {
+                    Ok(outcome) => outcome.unwrap(),
+                    Err(error) if error.allows_fallback() => println!("skip: {error}"),
+                    Err(error) => panic!("{backend:?}: {error}"),
                 }
-            }));
-            let client = runtime::spawn_blocking(move || {
-                assert_eq!(sends_for(of_plain, 1), ROUNDS, "{backend:?}, plain");
-                assert_eq!(sends_for(of_served, 1), ROUNDS, "{backend:?}");
-                assert_eq!(sends_for(of_served, TOGETHER), ROUNDS, "{backend:?}");
-            });
-            client.await?;
-            io::Result::Ok(())
-        });
-        match ran {
-            Ok(outcome) => outcome.unwrap(),
-            Err(error) if error.allows_fallback() => println!("skip: {error}"),
-            Err(error) => panic!("{backend:?}: {error}"),
-        }
-    }
+            }
+        },
+    );
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::source::Source;
 
@@ -45,7 +46,8 @@ pub(crate) fn lines(found: &[Finding]) -> Vec<usize> {
 #[derive(Default)]
 pub(crate) struct Repo {
     texts: BTreeMap<String, String>,
-    sources: BTreeMap<String, Source>,
+    /// The Rust files, each parsed when a rule first asks for it: nextest runs each rule in a process of its own.
+    sources: BTreeMap<String, OnceLock<Source>>,
 }
 
 impl Repo {
@@ -69,12 +71,13 @@ impl Repo {
 
     /// Returns all Rust files.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
-        let sources = self.sources.iter();
-        sources.map(|(path, source)| (path.as_str(), source))
+        let paths = self.sources.keys();
+        paths.filter_map(|path| Some((path.as_str(), self.source(path)?)))
     }
 
     pub(crate) fn source(&self, path: &str) -> Option<&Source> {
-        self.sources.get(path)
+        let source = self.sources.get(path)?;
+        Some(source.get_or_init(|| Source::new(self.text(path))))
     }
 
     /// Returns the files of the library, with their paths below its `src/`.
@@ -85,9 +88,9 @@ impl Repo {
     /// Returns the files of a crate, with their paths below its `src/`.
     pub(crate) fn sources_of(&self, name: &str) -> impl Iterator<Item = (&str, &str, &Source)> {
         let folder = format!("crates/{name}/src/");
-        self.sources().filter_map(move |(path, source)| {
+        self.sources.keys().filter_map(move |path| {
             let below = path.strip_prefix(&folder)?;
-            Some((path, below, source))
+            Some((path.as_str(), below, self.source(path)?))
         })
     }
 
@@ -109,7 +112,7 @@ impl Repo {
     fn add(&mut self, path: &str, text: &str) {
         self.texts.insert(path.to_owned(), text.to_owned());
         if path.ends_with(".rs") {
-            self.sources.insert(path.to_owned(), Source::new(text));
+            self.sources.insert(path.to_owned(), OnceLock::new());
         }
     }
 }

@@ -385,8 +385,6 @@ fn go(name: &str) -> Option<Built> {
             .args(["build", "-o"])
             .arg(output)
             .arg(apps().join(format!("{name}.go")))
-            // Go's standard library is compiled once, for both builds of this test.
-            .env("GOCACHE", target_tmp().join("go"))
             .env("GOFLAGS", "-trimpath")
             .env("GO111MODULE", "off");
         compiler

@@ -244,8 +244,9 @@ impl Region {
         let mut buf = Guarded::new(count * CELL_BYTES, &self.tally);
         for (at, bytes) in (cell..).zip(buf.lent().chunks_exact_mut(CELL_BYTES)) {
             let position = self.position(at);
-            for (n, bytes) in bytes.chunks_exact_mut(8).enumerate() {
-                bytes.copy_from_slice(&word(position, version, n).to_ne_bytes());
+            let (words, _) = bytes.as_chunks_mut();
+            for (n, bytes) in words.iter_mut().enumerate() {
+                *bytes = word(position, version, n).to_ne_bytes();
             }
         }
         let (at, file, timeout) = (self.position(cell), self.file.clone(), self.timeout());
@@ -342,8 +343,9 @@ impl Region {
     fn check(&self, first: usize, bytes: &[u8]) {
         for (cell, bytes) in (first..).zip(bytes.chunks_exact(CELL_BYTES)) {
             let position = self.position(cell);
-            for (n, word_bytes) in bytes.chunks_exact(8).enumerate() {
-                let read = u64::from_ne_bytes(word_bytes.try_into().unwrap_or_default());
+            let (words, _) = bytes.as_chunks();
+            for (n, &word_bytes) in words.iter().enumerate() {
+                let read = u64::from_ne_bytes(word_bytes);
                 let may_be = |&version: &u32| match version {
                     0 => read == 0,
                     version => read == word(position, version, n),

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,8 +16,10 @@ use crate::seeds::for_each_seed;
 /// The lengths around that of the first buffer, and one that is empty.
 const LENGTHS: [usize; 5] = [0, 700, 16_384, 16_385, 40_000];
 
-fn contents(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at % 251) as u8).collect()
+fn contents(length: usize) -> &'static [u8] {
+    static LONGEST: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..LENGTHS[4]).map(|at| (at % 251) as u8).collect());
+    &LONGEST[..length]
 }
 
 /// Awaits `future` for at most `time`, and then drops it.

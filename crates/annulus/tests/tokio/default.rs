@@ -31,7 +31,8 @@ impl Fixture {
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
-        let contents: Vec<u8> = (0..BLOCKS).flat_map(|n| [n as u8; BLOCK_BYTES]).collect();
+        let contents: Vec<u8> =
+            Vec::from_iter((0..BLOCKS).map(|n| [n as u8; BLOCK_BYTES])).concat();
         fs::write(&path, contents).unwrap();
         Some(Fixture {
             engine,

@@ -30,8 +30,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
-        let blocks = (0..BLOCKS).flat_map(|n| n.to_ne_bytes().repeat(BLOCK_BYTES / 8));
-        std::fs::write(dir.path().join("data"), blocks.collect::<Vec<u8>>()).unwrap();
+        let blocks: Vec<_> = (0..BLOCKS).map(block).collect();
+        std::fs::write(dir.path().join("data"), blocks.concat()).unwrap();
         // Longer than any disk takes, because nothing may be leaked.
         let builder = Engine::builder().drain_timeout(Duration::from_secs(600));
         let engine = match builder.clone().backend(Backend::Uring).build() {
@@ -93,8 +93,12 @@ fn aligned() -> AlignedBuf {
     AlignedBuf::with_len(BLOCK_BYTES, BLOCK_BYTES)
 }
 
+fn block(n: u64) -> Vec<u8> {
+    n.to_ne_bytes().repeat(BLOCK_BYTES / 8)
+}
+
 fn is_block(buf: &[u8], n: u64) -> bool {
-    buf.len() == BLOCK_BYTES && buf.chunks_exact(8).all(|word| word == n.to_ne_bytes())
+    buf == block(n)
 }
 
 async fn read_block(file: &File, n: u64) {

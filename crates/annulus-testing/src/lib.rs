@@ -15,6 +15,7 @@ pub mod memory_map;
 pub mod once;
 #[cfg(feature = "annulus")]
 pub mod panicking_buffer;
+pub mod pattern;
 #[cfg(feature = "preload")]
 pub mod preload_counts;
 #[cfg(feature = "preload")]

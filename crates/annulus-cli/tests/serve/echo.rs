@@ -11,7 +11,7 @@ use crate::server::{BACKENDS, Server};
 const BYTES: usize = 8 << 20;
 
 fn pattern() -> Vec<u8> {
-    (0..BYTES).map(|i| (i * 31 + i / 251) as u8).collect()
+    annulus_testing::pattern::bytes(0, 0, BYTES)
 }
 
 /// Sends all bytes while another thread reads them back.

@@ -26,9 +26,7 @@ const SIZES: [usize; 9] = [
 ];
 
 fn content(seed: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| (at * 31 + at / 251 + seed) as u8)
-        .collect()
+    annulus_testing::pattern::bytes(seed as u64, 0, bytes)
 }
 
 fn folder() -> TempDir {

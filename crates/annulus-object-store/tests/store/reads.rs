@@ -12,10 +12,7 @@ macro_rules! tests {
 
         /// Bytes that tell their place.
         fn contents(bytes: usize) -> Bytes {
-            (0..bytes)
-                .map(|at| (at % 251) as u8)
-                .collect::<Vec<_>>()
-                .into()
+            annulus_testing::pattern::bytes(0, 0, bytes).into()
         }
 
         fn store() -> (tempfile::TempDir, LocalFileSystem) {

@@ -237,11 +237,5 @@ pub(crate) async fn uncache(file: &File) {
 
 /// Returns bytes that depend on their position, and on `seed`, which distinguishes files.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    (0..count as u64)
-        .map(|at| {
-            at.wrapping_add(seed)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .to_be_bytes()[0]
-        })
-        .collect()
+    annulus_testing::pattern::bytes(seed, 0, count)
 }

@@ -1,18 +1,8 @@
-//! Pseudo-random bytes of a seed, so that their receiver can check each one.
+//! Bytes of a seed, so that their receiver can check each one.
 
 use annulus::net::TcpStream;
-
-/// The byte at `position` of the stream `seed`.
-pub(crate) fn byte(seed: u64, position: u64) -> u8 {
-    let mixed = (seed ^ position).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 56) as u8
-}
-
-pub(crate) fn bytes(seed: u64, from: u64, count: usize) -> Vec<u8> {
-    (from..from + count as u64)
-        .map(|position| byte(seed, position))
-        .collect()
-}
+use annulus_testing::pattern;
+pub(crate) use annulus_testing::pattern::bytes;
 
 /// The received part of a stream, each byte compared.
 #[derive(Debug)]
@@ -27,10 +17,8 @@ impl Expected {
     }
 
     pub(crate) fn check(&mut self, got: &[u8]) {
-        for &got in got {
-            assert_eq!(got, byte(self.seed, self.count), "byte {}", self.count);
-            self.count += 1;
-        }
+        pattern::check(self.seed, self.count, got);
+        self.count += got.len() as u64;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::echo::connection;
 use crate::fixtures::for_each_way;
 
 fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|i| (i * 31 + i / 251) as u8).collect()
+    annulus_testing::pattern::bytes(0, 0, bytes)
 }
 
 #[test]

@@ -26,9 +26,7 @@ async fn read_all(stream: TcpStream) -> Vec<u8> {
 }
 
 fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes)
-        .map(|i| (i * 31 + i / 251 + seed) as u8)
-        .collect()
+    annulus_testing::pattern::bytes(seed as u64, 0, bytes)
 }
 
 #[test]

@@ -39,7 +39,7 @@ const PATTERN: &str = "/pattern";
 
 /// Returns the contents of that file.
 fn pattern() -> Vec<u8> {
-    (0..FILE_BYTES).map(|at| (at % 251) as u8).collect()
+    annulus_testing::pattern::bytes(0, 0, FILE_BYTES as usize)
 }
 
 #[test]

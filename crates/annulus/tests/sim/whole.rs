@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,10 +15,8 @@ use crate::seeds::for_each_seed;
 /// The lengths around that of the first buffer, and one that is empty.
 const LENGTHS: [usize; 5] = [0, 700, 16_384, 16_385, 40_000];
 
-fn contents(length: usize) -> &'static [u8] {
-    static LONGEST: LazyLock<Vec<u8>> =
-        LazyLock::new(|| (0..LENGTHS[4]).map(|at| (at % 251) as u8).collect());
-    &LONGEST[..length]
+fn contents(length: usize) -> Vec<u8> {
+    annulus_testing::pattern::bytes(0, 0, length)
 }
 
 /// Awaits `future` for at most `time`, and then drops it.

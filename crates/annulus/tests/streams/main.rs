@@ -49,17 +49,10 @@ async fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
 
 /// Returns bytes that depend on their position in a stream.
 fn pattern(from: u64, bytes: usize) -> Vec<u8> {
-    (from..from + bytes as u64).map(byte_at).collect()
-}
-
-fn byte_at(offset: u64) -> u8 {
-    (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+    annulus_testing::pattern::bytes(0, from, bytes)
 }
 
 /// Checks that `bytes` are those of the pattern from `from` on.
 fn check(from: u64, bytes: &[u8]) {
-    let wrong = (0..)
-        .zip(bytes)
-        .find(|(i, byte)| byte_at(from + i) != **byte);
-    assert_eq!(wrong, None, "from offset {from}");
+    annulus_testing::pattern::check(0, from, bytes);
 }

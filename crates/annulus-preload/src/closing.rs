@@ -63,8 +63,6 @@ pub(crate) fn close(
         }
         false => connection.backlog.move_out(),
     };
-    // Only the next connection with this number waits until the socket is writable.
-    connection.clear(flag::FULL);
     if was_served {
         count_unserved(inner);
     } else {

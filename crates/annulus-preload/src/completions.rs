@@ -11,6 +11,7 @@ use crate::counters::{self, Event};
 use crate::epoll_set::{Inner, RingContext};
 use crate::hand_back;
 use crate::listeners;
+use crate::outbound::{Outbound, Queue};
 use crate::output;
 use crate::poll_cycle::{self, TokenKind, receive_token, token};
 use crate::send_errors;
@@ -58,7 +59,7 @@ impl Inner {
             let Some(mut connection) = self.connection(fd) else {
                 return false;
             };
-            if connection.out_bytes > 0 && !connection.is(flag::PUSHED) {
+            if connection.out_bytes > 0 && connection.queue != Queue::Pushed {
                 return true;
             }
             let nothing = (0, 0, 0);
@@ -67,7 +68,7 @@ impl Inner {
                 connection.out_bytes,
                 connection.out_reserved,
             ) = nothing;
-            connection.clear(flag::QUEUED | flag::PUSHED);
+            connection.queue = Queue::Unlisted;
             false
         });
         self.queued = queued;
@@ -155,7 +156,7 @@ impl Inner {
         };
         if !completion.more {
             connection.clear(flag::ARMED | flag::CANCELLED);
-            if connection.is(flag::DEAD) {
+            if connection.outbound == Outbound::Dead {
                 // A poll reported the end first, while the receive was being cancelled. No other receive follows.
                 self.leave_to_application(fd, connection);
             }
@@ -205,7 +206,8 @@ impl Inner {
             errno,
             libc::ECONNRESET | libc::ETIMEDOUT | libc::EPIPE | libc::ECONNABORTED
         ) {
-            connection.mark(flag::DEAD | flag::BROKEN);
+            connection.outbound = Outbound::Dead;
+            connection.backlog.clear();
         }
         self.notify(fd, connection, 0);
     }
@@ -264,12 +266,15 @@ impl Inner {
 
     /// Marks a connection for a new receive, unless a receive would be useless.
     pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
-        let excluded = flag::ARMED | flag::TO_ARM | flag::ENDED | flag::DEAD;
+        let excluded = flag::ARMED | flag::TO_ARM;
         if connection.is(flag::BULK) {
             if connection.buffered() == 0 && !connection.is(flag::READABLE) {
                 self.to_poll.push(fd);
             }
-        } else if !connection.is(excluded) && connection.buffered() < BUFFERED_MAX {
+        } else if !connection.is(excluded)
+            && !connection.has_input_ended()
+            && connection.buffered() < BUFFERED_MAX
+        {
             connection.mark(flag::TO_ARM);
             self.to_arm.push(fd);
         }
@@ -314,10 +319,10 @@ impl Inner {
                     connection.mark(flag::ENDED);
                 }
             }
-            if events & HUP != 0 {
-                connection.mark(flag::DEAD | flag::BROKEN);
+            match events & HUP {
+                0 => connection.outbound.drain(),
+                _ => connection.outbound = Outbound::Dead,
             }
-            connection.clear(flag::FULL);
             connection.backlog.clear();
             self.leave_to_application(fd, connection);
             self.arm(fd, connection);
@@ -326,7 +331,7 @@ impl Inner {
                 self.notify(fd, connection, 0);
             }
         } else {
-            if connection.is(flag::FULL) && events & OUT != 0 {
+            if connection.outbound == Outbound::Full && events & OUT != 0 {
                 output::send_backlog(self, fd, connection);
             }
             if connection.is(flag::BULK) && events & RDHUP != 0 {
@@ -343,7 +348,7 @@ impl Inner {
             } else {
                 self.poll_on(fd, connection);
             }
-            if connection.is(flag::FULL) {
+            if connection.outbound == Outbound::Full {
                 // Another event came before the socket was writable.
                 self.poll_on(fd, connection);
             }

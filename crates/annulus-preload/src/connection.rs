@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use crate::byte_queue::ByteQueue;
+use crate::outbound::{Fin, Outbound, Queue};
 
 /// The state of one connection.
 #[repr(C)]
@@ -16,11 +17,20 @@ pub(crate) struct Connection {
     pub(crate) at: *mut u8,
     pub(crate) bytes: u32,
     pub(crate) buffer: u16,
+    pub(crate) fin: Fin,
+    pub(crate) outbound: Outbound,
     pub(crate) flags: u32,
     /// Events that the set reports.
     pub(crate) events: u32,
     /// Incremented each time that the number is served again; part of every token.
     pub(crate) generation: u32,
+    pub(crate) queue: Queue,
+    /// In the list of connections whose deferred output is not watched yet.
+    pub(crate) awaits_watch: bool,
+    /// The send buffer is so small that the kernel is asked whether the connection is writable.
+    pub(crate) is_narrow: bool,
+    /// The last write had MSG_MORE: the kernel holds a partial segment back until more bytes follow.
+    pub(crate) has_more: bool,
     /// The `data` of the member's events.
     pub(crate) data: u64,
     /// Bytes received after those in the buffer, or instead of them.
@@ -42,6 +52,11 @@ pub(crate) struct Connection {
     /// The round of its set in which an event arrived last.
     pub(crate) round: u32,
 }
+
+// Zeroed memory is a connection in its initial states, and no larger than two lines of memory with its entry.
+const _: () =
+    assert!(Fin::Open as u8 == 0 && Queue::Unlisted as u8 == 0 && Outbound::Writable as u8 == 0);
+const _: () = assert!(size_of::<Connection>() <= 112);
 
 /// A connection, while the caller holds its set's lock. No reference to it outlives an expression, so functions that
 /// are called with it may access the same connection through its number.
@@ -85,14 +100,6 @@ pub(crate) const CANCELLED: u32 = 1 << 1;
 pub(crate) const MULTISHOT: u32 = 1 << 2;
 /// The peer has sent FIN.
 pub(crate) const ENDED: u32 = 1 << 3;
-/// Both directions have ended.
-pub(crate) const DEAD: u32 = 1 << 4;
-/// No write can succeed: EPIPE.
-pub(crate) const BROKEN: u32 = 1 << 5;
-/// The program has sent FIN.
-pub(crate) const SHUT: u32 = 1 << 6;
-/// The kernel's send buffer is full.
-pub(crate) const FULL: u32 = 1 << 7;
 /// A poll is pending in the kernel.
 pub(crate) const POLLED: u32 = 1 << 8;
 /// Reported once (EPOLLONESHOT); disabled until the program re-arms it.
@@ -101,33 +108,18 @@ pub(crate) const DISABLED: u32 = 1 << 9;
 pub(crate) const EDGE: u32 = 1 << 10;
 /// A member of the set, from the program's point of view.
 pub(crate) const MEMBER: u32 = 1 << 11;
-/// In the list of connections with queued bytes.
-pub(crate) const QUEUED: u32 = 1 << 12;
 /// In the list of ready connections.
 pub(crate) const READY: u32 = 1 << 13;
 /// In the list of connections that need a receive.
 pub(crate) const TO_ARM: u32 = 1 << 14;
-/// FIN must be sent once the backlog is empty.
-pub(crate) const TO_SHUT: u32 = 1 << 15;
 
 /// Large transfers: the program's own calls read, and the ring only polls.
 pub(crate) const BULK: u32 = 1 << 16;
 /// The kernel has data for those calls.
 pub(crate) const READABLE: u32 = 1 << 17;
 
-/// The queued bytes have been pushed to the ring.
-pub(crate) const PUSHED: u32 = 1 << 18;
 /// The last receive found no free buffer.
 pub(crate) const STARVED: u32 = 1 << 19;
-
-/// In the list of connections whose deferred output is not watched yet.
-pub(crate) const DEFERRED: u32 = 1 << 20;
-
-/// The send buffer is so small that the kernel is asked whether the connection is writable.
-pub(crate) const NARROW: u32 = 1 << 21;
-
-/// The last write had MSG_MORE: the kernel holds a partial segment back until more bytes follow.
-pub(crate) const MORE: u32 = 1 << 22;
 
 /// Events of a readable socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -167,20 +159,10 @@ impl Connection {
         self.flags &= !flag;
     }
 
-    pub(crate) fn set_narrow(&mut self, is_narrow: bool) {
-        self.clear(NARROW);
-        self.mark(NARROW * u32::from(is_narrow));
-    }
-
-    #[inline]
-    pub(crate) fn set_more(&mut self, has_more: bool) {
-        self.flags = (self.flags & !MORE) | (MORE * u32::from(has_more));
-    }
-
     /// Returns MSG_MORE if more bytes follow those that were queued.
     #[inline]
     pub(crate) fn more(&self) -> i32 {
-        if self.is(MORE) { libc::MSG_MORE } else { 0 }
+        if self.has_more { libc::MSG_MORE } else { 0 }
     }
 
     /// Returns the number of bytes that can be read without the kernel.
@@ -199,16 +181,34 @@ impl Connection {
         if self.error != 0 {
             mask |= ERR;
         }
-        if self.is(ENDED | DEAD) {
+        if self.has_input_ended() {
             mask |= IN | RDHUP;
         }
-        if self.is(DEAD) || (self.is(ENDED) && self.is(SHUT)) {
+        let shut_down = self.fin != Fin::Open;
+        if self.outbound == Outbound::Dead || (self.is(ENDED) && shut_down) {
             mask |= HUP | OUT;
         }
-        if !self.is(FULL) || self.is(SHUT) {
+        if self.outbound != Outbound::Full || shut_down {
             mask |= OUT;
         }
         mask
+    }
+
+    /// Returns whether the peer sends nothing more.
+    #[inline]
+    pub(crate) fn has_input_ended(&self) -> bool {
+        self.is(ENDED) || self.outbound == Outbound::Dead
+    }
+
+    /// Returns whether a direction has ended, which a set cannot determine when it starts to serve a connection.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is(ENDED) || self.outbound.is_broken() || self.fin != Fin::Open
+    }
+
+    /// Returns whether the next write is accepted.
+    #[inline]
+    pub(crate) fn accepts_write(&self) -> bool {
+        self.outbound == Outbound::Writable && self.fin == Fin::Open
     }
 
     /// Returns the events of what the library holds, which the kernel does not know: unread bytes and an error.
@@ -232,6 +232,8 @@ impl Connection {
         self.at = ptr::null_mut();
         self.bytes = 0;
         self.flags = MEMBER;
+        (self.fin, self.outbound, self.queue) = (Fin::Open, Outbound::Writable, Queue::Unlisted);
+        (self.awaits_watch, self.is_narrow, self.has_more) = (false, false, false);
         self.events = events;
         self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
         self.data = data;

@@ -3,7 +3,7 @@
 //! never again, so the flush thread watches the connection as well (`flush_thread`, `writability`) once it has noticed
 //! that bytes stay deferred.
 
-use crate::connection::{self as flag, Conn};
+use crate::connection::{Conn, OUT};
 use crate::draining;
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
@@ -33,7 +33,7 @@ pub(crate) fn watch_new() -> bool {
             let Some(mut connection) = guard.connection(fd) else {
                 continue;
             };
-            connection.clear(flag::DEFERRED);
+            connection.awaits_watch = false;
             if connection.backlog.is_empty() {
                 continue;
             }
@@ -148,7 +148,7 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
             return;
         }
         drop(guard);
-        if sys::poll(fd, flag::OUT, Some(left_ns)).is_err() {
+        if sys::poll(fd, OUT, Some(left_ns)).is_err() {
             return;
         }
     }

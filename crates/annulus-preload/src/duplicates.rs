@@ -6,6 +6,7 @@ use crate::counters::Why;
 use crate::epoll_set::{Inner, SetGuard};
 use crate::epoll_set_list;
 use crate::fd_table::{Entry, Kind, SHARED, never_served};
+use crate::outbound::Outbound;
 use crate::output;
 use crate::set_members::SharedMember;
 use crate::unread;
@@ -23,7 +24,11 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
     entry.set_kind(Kind::HandedBack, flags);
     if let Some(mut duplicate) = inner.connection(to) {
         duplicate.begin(0, 0);
-        duplicate.flags = source.flags & (flag::FULL | flag::SHUT | flag::TO_SHUT);
+        duplicate.clear(flag::MEMBER);
+        duplicate.fin = source.fin;
+        if source.outbound == Outbound::Full {
+            duplicate.outbound.fill();
+        }
         duplicate.copied_out = source.copied_out.share();
         duplicate.backlog = source.backlog.share();
         duplicate.error = source.error;

@@ -16,6 +16,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::listeners;
 use crate::log;
+use crate::outbound::Outbound;
 use crate::poll_cycle;
 use crate::publish;
 use crate::removal;
@@ -227,7 +228,7 @@ pub(crate) fn begin(
     }
     if let Some(mut connection) = guard.connection(fd) {
         connection.begin(events, data);
-        connection.set_narrow(sockopts::has_small_send_buffer(fd));
+        connection.is_narrow = sockopts::has_small_send_buffer(fd);
         connection.copied_out.append(buffered);
         guard.served += 1;
         guard.arm(fd, connection);
@@ -305,7 +306,8 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             connection.clear(flag::DISABLED);
             let edge = request.events & flag::EDGE_TRIGGERED != 0;
             // The kernel may have the last bytes of a dead connection, which no receive will take.
-            if connection.is(flag::BULK) && edge && !connection.is(flag::DEAD) {
+            let is_dead = connection.outbound == Outbound::Dead;
+            if connection.is(flag::BULK) && edge && !is_dead {
                 connection.clear(flag::BULK | flag::READABLE);
             }
             if connection.events & flag::IN == 0 {

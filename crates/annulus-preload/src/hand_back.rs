@@ -46,8 +46,8 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     output::flush(inner, fd, connection);
     unread::copy_out(inner, connection);
     stop_receiving(inner, fd, connection);
-    let over = connection.is(flag::ENDED | flag::DEAD);
-    let wakes = wakes && (over || connection.buffered() > 0 || sys::readable(fd) > 0);
+    let wakes = wakes
+        && (connection.has_input_ended() || connection.buffered() > 0 || sys::readable(fd) > 0);
     cancel_if_owner(inner, connection);
     count_unserved(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
@@ -68,7 +68,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
             let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let pending = if edge { sys::poll_now(fd, events) } else { 0 };
             // Data in the kernel has not been reported: the ring reports only data that it has received.
-            let pending = match connection.is(flag::ENDED | flag::DEAD) {
+            let pending = match connection.has_input_ended() {
                 true => pending & reported_before,
                 false => pending & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
             };
@@ -147,7 +147,7 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
     connection.copied_out.clear();
     connection.backlog.clear();
     // A connection with an ended direction is not served again.
-    let flags = match connection.is(OVER) {
+    let flags = match connection.is_over() {
         true => never_served(entry.flags(), Why::NotConnected),
         false => entry.flags(),
     };
@@ -156,6 +156,3 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
     }
     entry.set_kind(Kind::Stream, flags);
 }
-
-/// Flags that a set cannot determine when it starts to serve a connection.
-pub(crate) const OVER: u32 = flag::SHUT | flag::BROKEN | flag::ENDED | flag::DEAD;

@@ -9,6 +9,7 @@ use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set};
 use crate::fd_table::{self, Kind};
 use crate::flush_request;
+use crate::outbound::{Fin, Outbound, Queue};
 use crate::send_errors;
 use crate::sys;
 
@@ -38,7 +39,7 @@ pub(crate) fn reserve_output(
         if attempt == 0 {
             inner.submit_sends();
             // Deferred output comes first.
-            if connection.is(flag::FULL | flag::BROKEN) {
+            if connection.outbound != Outbound::Writable {
                 return None;
             }
         }
@@ -55,8 +56,8 @@ pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes:
         inner.written_at_ns = sys::now_ns();
     }
     let sends_immediately = inner.batching.sends_immediately();
-    if !connection.is(flag::QUEUED) {
-        connection.mark(flag::QUEUED);
+    if connection.queue == Queue::Unlisted {
+        connection.queue = Queue::Listed;
         inner.queued.push(fd);
         if inner.queued_at_ns == 0 && !sends_immediately {
             inner.set_queued_since(match inner.writes {
@@ -124,7 +125,7 @@ pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
 /// unread data, which may arrive at any moment, would discard unsent bytes.
 pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
     flush_with(inner, fd, connection, libc::MSG_MORE);
-    if !connection.is(flag::FULL | flag::BROKEN) {
+    if connection.outbound == Outbound::Writable {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }
@@ -156,22 +157,22 @@ fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
             }
         }
     }
-    if connection.is(flag::FULL) {
+    if connection.outbound == Outbound::Full {
         send_backlog(inner, fd, connection);
     }
 }
 
 /// Records that the send buffer is full: the ring polls for writability.
 pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    connection.mark(flag::FULL);
+    connection.outbound.fill();
     wait_writable(inner, fd);
 }
 
 /// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
 /// although the last write was taken.
 pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
-    let is_asked = connection.is(flag::NARROW)
-        && !connection.is(flag::SHUT | flag::DEAD)
+    let is_asked = connection.is_narrow
+        && connection.accepts_write()
         && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
     if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
         on_full(inner, fd, connection);
@@ -188,13 +189,11 @@ fn wait_writable(inner: &mut Inner, fd: i32) {
 /// Records that no write can succeed any more.
 pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
     duplicates::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
-        connection.mark(flag::BROKEN);
+        connection.outbound.fail(errno);
         if errno != libc::EPIPE {
             connection.error = errno;
-            connection.mark(flag::DEAD);
         }
         connection.backlog.clear();
-        connection.clear(flag::FULL);
         inner.notify(fd, connection, 0);
     });
 }
@@ -213,15 +212,15 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
 
 /// Handles the end of the deferred output of a connection, or of a duplicate.
 fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.is(flag::TO_SHUT) {
-        connection.clear(flag::TO_SHUT);
+    if connection.fin == Fin::AfterBacklog {
+        connection.fin = Fin::Sent;
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
-    if connection.is(flag::FULL) {
-        connection.clear(flag::FULL);
+    if connection.outbound == Outbound::Full {
+        connection.outbound = Outbound::Writable;
         // The bytes that were just sent may have filled the buffer again.
         check_writable(inner, fd, connection);
-        if connection.is(flag::FULL) {
+        if connection.outbound == Outbound::Full {
             return;
         }
         inner.notify(fd, connection, OUT);
@@ -238,10 +237,10 @@ pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[
 
 /// Makes the flush thread watch a connection with deferred output.
 pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.backlog.is_empty() || connection.is(flag::DEFERRED) {
+    if connection.backlog.is_empty() || connection.awaits_watch {
         return;
     }
-    connection.mark(flag::DEFERRED);
+    connection.awaits_watch = true;
     inner.deferred.push(fd);
     if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
         set.set_has_deferred(true);

@@ -18,6 +18,7 @@ use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::log;
+use crate::outbound::{Outbound, Queue};
 use crate::publish;
 use crate::reserved_fds;
 use crate::ring_policy;
@@ -209,11 +210,11 @@ impl Inner {
             let Some(mut connection) = self.connection(fd) else {
                 continue;
             };
-            if connection.out_bytes == 0 || connection.is(flag::PUSHED) {
+            if connection.out_bytes == 0 || connection.queue == Queue::Pushed {
                 continue;
             }
             debug_assert!(connection.backlog.is_empty(), "deferred output comes first");
-            connection.mark(flag::PUSHED);
+            connection.queue = Queue::Pushed;
             let sqe = send_entry(fd, arena, connection);
             let user_data = token(TokenKind::Send, connection.generation, fd);
             push(ring, Sqe { user_data, ..sqe });
@@ -240,7 +241,7 @@ impl Inner {
     fn unpush(&mut self) {
         for &fd in &self.queued {
             if let Some(mut connection) = self.connection(fd) {
-                connection.clear(flag::PUSHED);
+                connection.queue = Queue::Listed;
             }
         }
         self.pushed = false;
@@ -340,7 +341,8 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     if !is_served(fd) {
         return;
     }
-    if connection.is(flag::ARMED | flag::ENDED | flag::DEAD) || !connection.is(flag::MEMBER) {
+    let is_armed = connection.is(flag::ARMED);
+    if is_armed || connection.has_input_ended() || !connection.is(flag::MEMBER) {
         return;
     }
     connection.mark(flag::ARMED);
@@ -371,10 +373,10 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         return;
     }
     let mut events = 0;
-    if connection.is(flag::FULL) {
+    if connection.outbound == Outbound::Full {
         events |= OUT;
     }
-    let member = connection.is(flag::MEMBER) && !connection.is(flag::DEAD);
+    let member = connection.is(flag::MEMBER) && connection.outbound != Outbound::Dead;
     if member
         && connection.is(flag::BULK)
         && connection.buffered() == 0

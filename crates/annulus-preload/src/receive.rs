@@ -14,6 +14,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{Entry, Kind};
 use crate::gate;
 use crate::hand_back;
+use crate::outbound::Outbound;
 use crate::poll_cycle;
 use crate::ring_policy;
 use crate::sys;
@@ -81,7 +82,7 @@ pub(crate) unsafe fn read(
     if connection.error != 0 && !connection.is(flag::ENDED) {
         return Some(Err(duplicates::take_error(inner, fd, connection)));
     }
-    if connection.is(flag::ENDED | flag::DEAD) {
+    if connection.has_input_ended() {
         return Some(Ok(0));
     }
     if entry.kind() == Kind::HandedBack {
@@ -153,7 +154,7 @@ unsafe fn read_last(
     space: (&[iovec], usize),
     flags: i32,
 ) -> Option<CallResult> {
-    let over = connection.error != 0 || connection.is(flag::DEAD);
+    let over = connection.error != 0 || connection.outbound == Outbound::Dead;
     if !over || !connection.is(flag::READABLE) || connection.is(flag::ARMED) {
         return None;
     }

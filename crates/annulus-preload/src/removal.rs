@@ -9,7 +9,8 @@ use crate::connection::{self as flag, Conn};
 use crate::counters::Why;
 use crate::epoll_set::{Inner, Set};
 use crate::fd_table::{self, Entry, Kind, never_served};
-use crate::hand_back::{OVER, cancel_if_owner, count_unserved, finish_hand_back, stop_receiving};
+use crate::hand_back::{cancel_if_owner, count_unserved, finish_hand_back, stop_receiving};
+use crate::outbound::{Fin, Outbound};
 use crate::output;
 use crate::unread;
 
@@ -23,10 +24,17 @@ pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
 
 /// Returns whether `set` may serve a connection that was removed from its set.
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
-    // SAFETY: Held: one word of a connection that the program no longer uses, by its own calls.
-    let flags = unsafe { (*entry.connection()).flags };
+    let connection = entry.connection();
+    // SAFETY: Held: the states of a connection that the program no longer uses, by its own calls.
+    let (flags, fin, outbound) = unsafe {
+        (
+            (*connection).flags,
+            (*connection).fin,
+            (*connection).outbound,
+        )
+    };
     // Deferred output is sent by the set in which it was written.
-    if flags & (OVER | flag::FULL) != 0 {
+    if flags & flag::ENDED != 0 || fin != Fin::Open || outbound != Outbound::Writable {
         return false;
     }
     let own = std::ptr::eq(entry.set(), set);

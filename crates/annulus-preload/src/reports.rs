@@ -10,6 +10,7 @@ use libc::epoll_event;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::epoll_set::SetGuard;
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind};
+use crate::outbound::{Fin, Outbound};
 use crate::output;
 use crate::sys;
 
@@ -141,7 +142,7 @@ fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connecti
     if entry.kind() == Kind::HandedBack {
         let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
-    if connection.is(flag::FULL) && !connection.is(flag::SHUT) {
+    if connection.outbound == Outbound::Full && connection.fin == Fin::Open {
         events &= !flag::OUT;
     }
     events & (connection.events | flag::ERR | flag::HUP)

@@ -7,7 +7,7 @@
 
 use libc::iovec;
 
-use crate::connection::{self as flag, Conn};
+use crate::connection::Conn;
 use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::duplicates;
@@ -17,6 +17,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::hand_back;
+use crate::outbound::{Fin, Outbound};
 use crate::output;
 use crate::ring_policy;
 use crate::send_errors::{self, SendFailure};
@@ -54,7 +55,7 @@ pub(crate) unsafe fn write(
     }
     let mut connection = inner.connection(fd)?;
     let result = if entry.kind() == Kind::HandedBack {
-        let shut_down = connection.is(flag::SHUT);
+        let shut_down = connection.fin != Fin::Open;
         if !connection.backlog.is_empty() && !shut_down {
             output::send_backlog(inner, fd, connection);
         }
@@ -69,7 +70,7 @@ pub(crate) unsafe fn write(
         }
         Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
-        connection.set_more(flags & libc::MSG_MORE != 0);
+        connection.has_more = flags & libc::MSG_MORE != 0;
         // SAFETY: Lent: the caller guarantees these pointers.
         let result = unsafe { write_served(inner, fd, connection, vectors) };
         if guard.in_signal_handler() {
@@ -106,7 +107,7 @@ unsafe fn write_served(
     if connection.error != 0 {
         return Err(std::mem::take(&mut connection.error));
     }
-    if connection.is(flag::BROKEN | flag::SHUT) {
+    if connection.outbound.is_broken() || connection.fin != Fin::Open {
         return Err(libc::EPIPE);
     }
     if total == 0 {
@@ -121,7 +122,7 @@ unsafe fn write_served(
     }
     let queued = connection.out_bytes as usize;
     let at_once = total >= DIRECT_WRITE_BYTES || queued + total > QUEUED_MAX;
-    if !at_once && !connection.is(flag::FULL) {
+    if !at_once && connection.outbound == Outbound::Writable {
         // SAFETY: Lent: the caller guarantees these pointers.
         if unsafe { queue(inner, fd, connection, vectors, total) } {
             return Ok(total);
@@ -130,11 +131,10 @@ unsafe fn write_served(
         if connection.error != 0 {
             return Err(std::mem::take(&mut connection.error));
         }
-        if connection.is(flag::BROKEN) {
-            return Err(libc::EPIPE);
-        }
-        if connection.is(flag::FULL) {
-            return Err(libc::EAGAIN);
+        match connection.outbound {
+            Outbound::Writable => {}
+            Outbound::Full => return Err(libc::EAGAIN),
+            Outbound::Broken | Outbound::Dead => return Err(libc::EPIPE),
         }
     }
     // SAFETY: Lent: the caller guarantees these pointers.
@@ -191,7 +191,7 @@ unsafe fn write_directly(
         }
         Some(_) if queued > 0 => {
             output::flush(inner, fd, connection);
-            if connection.is(flag::FULL) {
+            if connection.outbound == Outbound::Full {
                 return Err(libc::EAGAIN);
             }
             // SAFETY: Lent: the caller guarantees these pointers.
@@ -272,7 +272,7 @@ pub(crate) fn write_file(
     let connection = guard.connection(to)?;
     let inner: &mut Inner = &mut guard;
     let plain = connection.error == 0
-        && !connection.is(flag::BROKEN | flag::SHUT | flag::FULL)
+        && connection.accepts_write()
         && connection.out_bytes as usize + count <= QUEUED_MAX
         && count > 0;
     if !plain {

@@ -9,6 +9,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back::{finish_hand_back, hand_back};
 use crate::listeners;
 use crate::log;
+use crate::outbound::Queue;
 use crate::output;
 use crate::removal::{finish_removals, remove};
 use crate::reserved_fds;
@@ -87,8 +88,8 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
     for fd in set.members() {
         if let Some(mut connection) = guard.connection(fd) {
-            connection
-                .clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM | flag::QUEUED);
+            connection.clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM);
+            connection.queue = Queue::Unlisted;
             finish_hand_back(guard, fd, connection);
             output::mark_deferred(guard, fd, connection);
         }

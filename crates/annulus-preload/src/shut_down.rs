@@ -1,6 +1,5 @@
 //! `shutdown` of a connection: FIN follows the written bytes.
 
-use crate::connection as flag;
 use crate::counters::Why;
 use crate::duplicates;
 use crate::epoll_set::{Inner, Set};
@@ -8,6 +7,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::hand_back;
+use crate::outbound::Fin;
 use crate::output;
 use crate::sys;
 
@@ -36,7 +36,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     }
     let result = sys::shutdown(fd, how);
     if result.is_ok() {
-        connection.mark(flag::SHUT);
+        connection.fin = Fin::Sent;
     }
     // The kernel wakes waiters whatever the result: a new edge.
     inner.forget_reported(fd, connection.data);
@@ -47,7 +47,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
 /// Sends FIN once the deferred output has been sent, also by a duplicate.
 fn shut_down_later(inner: &mut Inner, fd: i32) {
     duplicates::for_each_duplicate(inner, fd, |_, _, mut connection| {
-        connection.mark(flag::TO_SHUT | flag::SHUT);
+        connection.fin = Fin::AfterBacklog;
     });
 }
 

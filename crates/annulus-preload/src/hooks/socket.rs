@@ -182,7 +182,7 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
     guard.forget_reported_fd(fd);
     let mut connection = guard.connection(fd)?;
     if entry.kind() == Kind::Served && key == connection::OUT {
-        connection.set_narrow(sockopts::has_small_send_buffer(fd));
+        connection.is_narrow = sockopts::has_small_send_buffer(fd);
         output::check_writable(&mut guard, fd, connection);
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports

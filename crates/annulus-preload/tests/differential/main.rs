@@ -17,6 +17,9 @@ mod errors;
 mod exports;
 mod hooks;
 mod options;
+#[allow(dead_code, reason = "its own tests do without some of it")]
+#[path = "../../src/outbound.rs"]
+mod outbound;
 mod program;
 #[path = "../../src/send_errors.rs"]
 mod send_errors;

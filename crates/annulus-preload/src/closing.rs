@@ -9,6 +9,7 @@ use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set, SetGuard};
 use crate::fd_table::{Entry, Kind, SHARED, UNSHARED};
 use crate::hand_back::{count_unserved, stop_receiving};
+use crate::member::Member;
 use crate::output;
 use crate::poll_cycle;
 use crate::ring_policy;
@@ -31,12 +32,12 @@ pub(crate) fn close(
     let in_signal_handler = guard.in_signal_handler();
     let inner: &mut Inner = guard;
     let was_served = entry.kind() == Kind::Served;
-    if connection.copied_out.is_shared() && connection.is(flag::MEMBER) {
+    if connection.copied_out.is_shared() && connection.member != Member::Out {
         duplicates::continue_by_duplicate(inner, fd, connection);
     }
     inner.unready(fd, connection);
     inner.forget_reported(fd, connection.data);
-    connection.clear(flag::MEMBER);
+    connection.member = Member::Out;
     let by_owner = inner.ring.is_some()
         && inner.mode == Mode::Serving
         && set.is_owner()

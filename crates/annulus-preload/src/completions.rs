@@ -11,6 +11,7 @@ use crate::counters::{self, Event};
 use crate::epoll_set::{Inner, RingContext};
 use crate::hand_back;
 use crate::listeners;
+use crate::member::Member;
 use crate::outbound::{Outbound, Queue};
 use crate::output;
 use crate::poll_cycle::{self, TokenKind, receive_token, token};
@@ -221,7 +222,7 @@ impl Inner {
     ) {
         connection.mark(flag::MULTISHOT);
         connection.round = self.round;
-        let keep = connection.is(flag::MEMBER) && connection.events & IN != 0;
+        let keep = connection.member != Member::Out && connection.events & IN != 0;
         if connection.buffered() == 0 && keep {
             (connection.at, connection.bytes, connection.buffer) = (at, bytes, id);
         } else if connection.copied_out.is_empty()

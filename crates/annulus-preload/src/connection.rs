@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use crate::byte_queue::ByteQueue;
+use crate::member::Member;
 use crate::outbound::{Fin, Outbound, Queue};
 
 /// The state of one connection.
@@ -24,6 +25,7 @@ pub(crate) struct Connection {
     pub(crate) events: u32,
     /// Incremented each time that the number is served again; part of every token.
     pub(crate) generation: u32,
+    pub(crate) member: Member,
     pub(crate) queue: Queue,
     /// In the list of connections whose deferred output is not watched yet.
     pub(crate) awaits_watch: bool,
@@ -43,7 +45,7 @@ pub(crate) struct Connection {
     pub(crate) out_reserved: u32,
     /// An error that the next call returns.
     pub(crate) error: i32,
-    /// The descriptor of the next ready connection, plus one; 0: none.
+    /// The descriptor of the next ready connection, plus one. 0: this one is not in the list; [`LAST`]: it is the last.
     pub(crate) next: u32,
     /// The events, besides errors, that a poll in the kernel waits for.
     pub(crate) polled: u32,
@@ -54,9 +56,16 @@ pub(crate) struct Connection {
 }
 
 // Zeroed memory is a connection in its initial states, and no larger than two lines of memory with its entry.
-const _: () =
-    assert!(Fin::Open as u8 == 0 && Queue::Unlisted as u8 == 0 && Outbound::Writable as u8 == 0);
+const _: () = assert!(
+    Member::Out as u8 == 0
+        && Fin::Open as u8 == 0
+        && Queue::Unlisted as u8 == 0
+        && Outbound::Writable as u8 == 0
+);
 const _: () = assert!(size_of::<Connection>() <= 112);
+
+/// Stands for a successor in the list of ready connections.
+pub(crate) const LAST: u32 = u32::MAX;
 
 /// A connection, while the caller holds its set's lock. No reference to it outlives an expression, so functions that
 /// are called with it may access the same connection through its number.
@@ -102,14 +111,6 @@ pub(crate) const MULTISHOT: u32 = 1 << 2;
 pub(crate) const ENDED: u32 = 1 << 3;
 /// A poll is pending in the kernel.
 pub(crate) const POLLED: u32 = 1 << 8;
-/// Reported once (EPOLLONESHOT); disabled until the program re-arms it.
-pub(crate) const DISABLED: u32 = 1 << 9;
-/// The readiness has changed since it was reported.
-pub(crate) const EDGE: u32 = 1 << 10;
-/// A member of the set, from the program's point of view.
-pub(crate) const MEMBER: u32 = 1 << 11;
-/// In the list of ready connections.
-pub(crate) const READY: u32 = 1 << 13;
 /// In the list of connections that need a receive.
 pub(crate) const TO_ARM: u32 = 1 << 14;
 
@@ -221,7 +222,7 @@ impl Connection {
     /// Returns the events that the set reports now.
     #[inline]
     pub(crate) fn report(&self) -> u32 {
-        if !self.is(MEMBER) || self.is(DISABLED) {
+        if !self.member.is_enabled() {
             return 0;
         }
         self.mask() & (self.events | ERR | HUP)
@@ -231,7 +232,8 @@ impl Connection {
     pub(crate) fn begin(&mut self, events: u32, data: u64) {
         self.at = ptr::null_mut();
         self.bytes = 0;
-        self.flags = MEMBER;
+        self.flags = 0;
+        self.member = Member::Reported;
         (self.fin, self.outbound, self.queue) = (Fin::Open, Outbound::Writable, Queue::Unlisted);
         (self.awaits_watch, self.is_narrow, self.has_more) = (false, false, false);
         self.events = events;

@@ -6,6 +6,7 @@ use crate::counters::Why;
 use crate::epoll_set::{Inner, SetGuard};
 use crate::epoll_set_list;
 use crate::fd_table::{Entry, Kind, SHARED, never_served};
+use crate::member::Member;
 use crate::outbound::Outbound;
 use crate::output;
 use crate::set_members::SharedMember;
@@ -24,7 +25,7 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
     entry.set_kind(Kind::HandedBack, flags);
     if let Some(mut duplicate) = inner.connection(to) {
         duplicate.begin(0, 0);
-        duplicate.clear(flag::MEMBER);
+        duplicate.member = Member::Out;
         duplicate.fin = source.fin;
         if source.outbound == Outbound::Full {
             duplicate.outbound.fill();
@@ -103,14 +104,18 @@ pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool
 pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     if let Some(second) = duplicate_to_report(inner, fd) {
         let oneshot_or_edge = flag::EDGE_TRIGGERED | flag::ONESHOT;
-        let reported = connection.events & oneshot_or_edge != 0 && !connection.is(flag::EDGE);
+        let reported = match connection.member {
+            Member::Disabled => true,
+            Member::Changed => false,
+            Member::Out | Member::Reported => connection.events & oneshot_or_edge != 0,
+        };
         inner.shared_members.push(SharedMember {
             fd: second,
             generation: generation(inner, second),
             added_as: fd,
             events: connection.events,
             data: connection.data,
-            reported: reported || connection.is(flag::DISABLED),
+            reported,
             held_elsewhere: 0,
         });
     }

@@ -10,6 +10,7 @@ use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, NONBLOCK, never_served};
 use crate::inherited_set;
+use crate::member::Member;
 use crate::sys;
 use crate::young_set::WAITS_BEFORE_RING;
 
@@ -233,7 +234,7 @@ fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>)
                     }
                     if has_fired && let Some(mut connection) = guard.connection(fd) {
                         guard.unready(fd, connection);
-                        connection.mark(flag::DISABLED);
+                        connection.member = Member::Disabled;
                     }
                 }
             }

@@ -16,6 +16,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
 use crate::listeners;
 use crate::log;
+use crate::member::Member;
 use crate::outbound::Outbound;
 use crate::poll_cycle;
 use crate::publish;
@@ -290,7 +291,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
 fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let mut connection = guard.connection(fd)?;
     counters::served(Call::EpollCtl);
-    let member = connection.is(flag::MEMBER);
+    let member = connection.member != Member::Out;
     match request.operation {
         libc::EPOLL_CTL_ADD if member => Some(Err(libc::EEXIST)),
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !member => Some(Err(libc::ENOENT)),
@@ -302,8 +303,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
                 return Some(move_to_kernel_set(guard, fd, connection, request));
             }
             (connection.events, connection.data) = (request.events, request.data);
-            connection.mark(flag::MEMBER);
-            connection.clear(flag::DISABLED);
+            connection.member.enable();
             let edge = request.events & flag::EDGE_TRIGGERED != 0;
             // The kernel may have the last bytes of a dead connection, which no receive will take.
             let is_dead = connection.outbound == Outbound::Dead;
@@ -341,12 +341,11 @@ fn move_to_kernel_set(
     // The kernel's set has no member with that number yet.
     ctl(libc::EPOLL_CTL_ADD)?;
     // The hand-back must not add it there as well.
-    connection.clear(flag::MEMBER);
+    connection.member = Member::Out;
     hand_back::hand_back(guard, fd, Why::UnknownFlags);
     if let Some(mut connection) = guard.connection(fd) {
         (connection.events, connection.data) = (request.events, request.data);
-        connection.mark(flag::MEMBER);
-        connection.clear(flag::DISABLED);
+        connection.member.enable();
         if connection.buffered() > 0 || connection.error != 0 {
             guard.notify(fd, connection, 0);
         }
@@ -439,7 +438,7 @@ fn control_shared(
 /// Handles a member that was handed back: the kernel's set knows it, and the library reports its buffered bytes.
 fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let mut connection = guard.connection(fd)?;
-    let silent = connection.is(flag::DISABLED) && connection.is(flag::MEMBER);
+    let silent = connection.member == Member::Disabled;
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     let result = match request.operation {
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
@@ -451,13 +450,12 @@ fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<Cal
         },
     };
     if result.is_ok() {
-        connection.clear(flag::DISABLED);
         if request.operation == libc::EPOLL_CTL_DEL {
-            connection.clear(flag::MEMBER);
+            connection.member = Member::Out;
             guard.unready(fd, connection);
         } else {
             (connection.events, connection.data) = (request.events, request.data);
-            connection.mark(flag::MEMBER);
+            connection.member.enable();
             if connection.buffered() > 0 || connection.error != 0 {
                 guard.notify(fd, connection, 0);
             }

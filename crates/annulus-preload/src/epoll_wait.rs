@@ -14,6 +14,7 @@ use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
 use crate::fd_table::{self, Entry, Kind};
+use crate::member::Member;
 use crate::output;
 use crate::poll_cycle::{self, EnterOutcome};
 use crate::removal;
@@ -361,7 +362,7 @@ impl SetGuard {
             let kind = entry.kind();
             let stays = matches!(kind, Kind::Served | Kind::HandedBack)
                 && connection.report() != 0
-                && (!edge || connection.is(flag::EDGE));
+                && (!edge || connection.member == Member::Changed);
             if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
                 unread::copy_out(self, connection);
             }

@@ -6,6 +6,7 @@ use crate::connection::{self as flag, Conn};
 use crate::counters::{self, Why};
 use crate::epoll_set::{Inner, Set};
 use crate::fd_table::{self, FIRED_ELSEWHERE, Kind, SHARED, never_served};
+use crate::member::Member;
 use crate::output;
 use crate::poll_cycle;
 use crate::set_members::AlreadyReported;
@@ -61,10 +62,10 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     entry.set_kind(Kind::HandedBack, flags);
     inner.handed_back_count += 1;
     // A disabled oneshot member cannot be added to the kernel's set as such, so it is added when it is re-armed.
-    if connection.is(flag::MEMBER) && !connection.is(flag::DISABLED) {
+    if connection.member.is_enabled() {
         let (events, data) = (connection.events, connection.data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            let silent = !connection.is(flag::EDGE) && !wakes;
+            let silent = connection.member != Member::Changed && !wakes;
             let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
             let pending = if edge { sys::poll_now(fd, events) } else { 0 };
             // Data in the kernel has not been reported: the ring reports only data that it has received.
@@ -83,7 +84,8 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         }
     }
     // An edge that was already reported must not be reported again.
-    let reported = connection.events & flag::EDGE_TRIGGERED != 0 && !connection.is(flag::EDGE);
+    let reported =
+        connection.events & flag::EDGE_TRIGGERED != 0 && connection.member != Member::Changed;
     if (connection.buffered() > 0 || connection.error != 0) && (wakes || !reported) {
         inner.notify(fd, connection, 0);
     }
@@ -136,7 +138,7 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
         || connection.error != 0
         || !connection.backlog.is_empty()
         || connection.is(flag::ARMED)
-        || (connection.is(flag::DISABLED) && connection.is(flag::MEMBER))
+        || connection.member == Member::Disabled
         || entry.flags() & FIRED_ELSEWHERE != 0
     {
         return;
@@ -151,7 +153,7 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
         true => never_served(entry.flags(), Why::NotConnected),
         false => entry.flags(),
     };
-    if !connection.is(flag::MEMBER) {
+    if connection.member == Member::Out {
         entry.set_epoll_set(std::ptr::null_mut());
     }
     entry.set_kind(Kind::Stream, flags);

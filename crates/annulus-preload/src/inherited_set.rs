@@ -5,11 +5,12 @@
 //! parent's (Held: a child starts with one thread, and takes no lock that its parent's threads held).
 #![allow(unsafe_code)]
 
-use crate::connection::{DISABLED, EDGE, EDGE_TRIGGERED, MEMBER, OUT};
+use crate::connection::{EDGE_TRIGGERED, OUT};
 use crate::counters::{self, Why};
 use crate::epoll_set::Set;
 use crate::errno;
 use crate::fd_table::{self, Entry, Kind};
+use crate::member::Member as State;
 use crate::sys;
 
 /// A member of a set, as `/proc/self/fdinfo` shows it.
@@ -31,16 +32,13 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
             let served = entry.inherited() == Kind::Served;
             // SAFETY: Held: a copy of the parent's, which no other thread of the child uses.
             let connection = served.then(|| unsafe { &*entry.connection() })?;
-            let events = if connection.is(DISABLED) {
-                0
-            } else {
-                connection.events
+            let events = match connection.member {
+                State::Out => return None,
+                State::Disabled => 0,
+                _ => connection.events,
             };
-            (connection.is(MEMBER)).then_some(Member {
-                fd,
-                events,
-                data: connection.data,
-            })
+            let data = connection.data;
+            Some(Member { fd, events, data })
         })
         .chain(inherited.iter().map(|listener| Member {
             fd: listener.fd,
@@ -77,7 +75,7 @@ fn is_reported_edge(member: &Member) -> bool {
     };
     // SAFETY: Held: as in `replace_inherited`.
     let connection = unsafe { &*entry.connection() };
-    member.events & EDGE_TRIGGERED != 0 && !connection.is(EDGE)
+    member.events & EDGE_TRIGGERED != 0 && connection.member != State::Changed
 }
 
 /// Adds an edge-triggered member to a set that has only such members, and takes the report of writability, which the

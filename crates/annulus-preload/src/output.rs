@@ -9,6 +9,7 @@ use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set};
 use crate::fd_table::{self, Kind};
 use crate::flush_request;
+use crate::member::Member;
 use crate::outbound::{Fin, Outbound, Queue};
 use crate::send_errors;
 use crate::sys;
@@ -254,7 +255,8 @@ pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
 pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
     let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
     let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
-    if is_handed_back && edge && connection.is(flag::MEMBER) && connection.events & event != 0 {
+    if is_handed_back && edge && connection.member != Member::Out && connection.events & event != 0
+    {
         let (events, data) = (connection.events, connection.data);
         let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
     }

@@ -18,6 +18,7 @@ use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::log;
+use crate::member::Member;
 use crate::outbound::{Outbound, Queue};
 use crate::publish;
 use crate::reserved_fds;
@@ -342,7 +343,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         return;
     }
     let is_armed = connection.is(flag::ARMED);
-    if is_armed || connection.has_input_ended() || !connection.is(flag::MEMBER) {
+    if is_armed || connection.has_input_ended() || connection.member == Member::Out {
         return;
     }
     connection.mark(flag::ARMED);
@@ -376,7 +377,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     if connection.outbound == Outbound::Full {
         events |= OUT;
     }
-    let member = connection.is(flag::MEMBER) && connection.outbound != Outbound::Dead;
+    let member = connection.member != Member::Out && connection.outbound != Outbound::Dead;
     if member
         && connection.is(flag::BULK)
         && connection.buffered() == 0

@@ -4,33 +4,33 @@
 //! the set's lock.)
 #![allow(unsafe_code)]
 
-use crate::connection::{self as flag, Conn};
+use crate::connection::{self as flag, Conn, LAST};
 use crate::epoll_set::Inner;
 use crate::fd_table::{self, Entry};
+use crate::member::Member;
 
 impl Inner {
     /// Reports events `key` of a connection; 0: any event. Follows the kernel's rule (`ep_poll_callback`): events that
     /// were not requested wake no waiter.
     #[inline]
     pub(crate) fn notify(&mut self, fd: i32, mut connection: Conn, key: u32) {
-        if !connection.is(flag::MEMBER) || connection.is(flag::DISABLED) {
+        if !connection.member.is_enabled() {
             return;
         }
         if key != 0 && key & (connection.events | flag::ERR | flag::HUP) == 0 {
             return;
         }
-        connection.mark(flag::EDGE);
+        connection.member = Member::Changed;
         self.make_ready(fd, connection);
     }
 
     /// Appends a connection to the list of ready ones.
     #[inline]
     pub(crate) fn make_ready(&mut self, fd: i32, mut connection: Conn) {
-        if connection.is(flag::READY) {
+        if connection.next != 0 {
             return;
         }
-        connection.mark(flag::READY);
-        connection.next = 0;
+        connection.next = LAST;
         let name = fd as u32 + 1;
         match self.ready.1 {
             0 => self.ready.0 = name,
@@ -51,43 +51,37 @@ impl Inner {
         let entry = fd_table::entry(first.checked_sub(1)? as i32)?;
         // SAFETY: Held: connections in the list belong to this set.
         let mut connection = unsafe { Conn::new(entry.connection()) };
-        self.ready.0 = connection.next;
-        if self.ready.0 == 0 {
-            self.ready.1 = 0;
+        match std::mem::take(&mut connection.next) {
+            0 | LAST => self.ready = (0, 0),
+            next => self.ready.0 = next,
         }
-        connection.next = 0;
-        connection.clear(flag::READY);
         Some((first as i32 - 1, entry, connection))
     }
 
     /// Removes a connection from the list of ready ones.
     pub(crate) fn unready(&mut self, fd: i32, mut connection: Conn) {
-        if !connection.is(flag::READY) {
+        let next = std::mem::take(&mut connection.next);
+        if next == 0 {
             return;
         }
         let name = fd as u32 + 1;
         let (mut at, mut before) = (self.ready.0, 0);
-        while at != 0 && at != name {
+        while at != name {
             let Some(entry) = fd_table::entry(at as i32 - 1) else {
-                break;
+                return;
             };
             before = at;
             // SAFETY: Held: connections in the list belong to this set; this is not `connection`, as its name differs.
             at = unsafe { (*entry.connection()).next };
         }
-        if at == name {
-            match fd_table::entry(before as i32 - 1) {
-                // SAFETY: Held: connections in the list belong to this set.
-                Some(entry) if before != 0 => unsafe {
-                    (*entry.connection()).next = connection.next
-                },
-                _ => self.ready.0 = connection.next,
-            }
-            if self.ready.1 == name {
-                self.ready.1 = before;
-            }
+        match fd_table::entry(before as i32 - 1) {
+            // SAFETY: Held: connections in the list belong to this set.
+            Some(entry) => unsafe { (*entry.connection()).next = next },
+            None if next == LAST => self.ready.0 = 0,
+            None => self.ready.0 = next,
         }
-        connection.next = 0;
-        connection.clear(flag::READY);
+        if self.ready.1 == name {
+            self.ready.1 = before;
+        }
     }
 }

@@ -10,13 +10,14 @@ use crate::counters::Why;
 use crate::epoll_set::{Inner, Set};
 use crate::fd_table::{self, Entry, Kind, never_served};
 use crate::hand_back::{cancel_if_owner, count_unserved, finish_hand_back, stop_receiving};
+use crate::member::Member;
 use crate::outbound::{Fin, Outbound};
 use crate::output;
 use crate::unread;
 
 /// Removes a connection from its set. Adding it again in the same round undoes the removal.
 pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    connection.clear(flag::MEMBER | flag::EDGE);
+    connection.member = Member::Out;
     inner.unready(fd, connection);
     inner.forget_reported(fd, connection.data);
     inner.removed.push(fd);
@@ -26,9 +27,11 @@ pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     let connection = entry.connection();
     // SAFETY: Held: the states of a connection that the program no longer uses, by its own calls.
-    let (flags, fin, outbound) = unsafe {
+    let (flags, member, fin, outbound) = unsafe {
+        let flags = (*connection).flags;
         (
-            (*connection).flags,
+            flags,
+            (*connection).member,
             (*connection).fin,
             (*connection).outbound,
         )
@@ -39,7 +42,7 @@ pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     }
     let own = std::ptr::eq(entry.set(), set);
     // A connection that is still served has not left its own set yet.
-    let left = flags & flag::MEMBER == 0 && !(own && entry.kind() == Kind::Served);
+    let left = member == Member::Out && !(own && entry.kind() == Kind::Served);
     left && entry.why_never_served().is_none()
 }
 
@@ -77,7 +80,7 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
     );
     if let Some(mut connection) = inner.connection(fd) {
         connection.begin(0, 0);
-        connection.clear(flag::MEMBER);
+        connection.member = Member::Out;
         connection.copied_out.append(buffered);
         inner.handed_back_count += 1;
     }
@@ -95,7 +98,7 @@ pub(crate) fn finish_removals(inner: &mut Inner) {
         let Some(connection) = inner.connection(fd) else {
             continue;
         };
-        if connection.is(flag::MEMBER) {
+        if connection.member != Member::Out {
             continue;
         }
         output::flush(inner, fd, connection);

@@ -10,6 +10,7 @@ use libc::epoll_event;
 use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
 use crate::epoll_set::SetGuard;
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind};
+use crate::member::Member;
 use crate::outbound::{Fin, Outbound};
 use crate::output;
 use crate::sys;
@@ -107,7 +108,7 @@ unsafe fn collect_ready(
             }
             _ => report = 0,
         }
-        if report != 0 && (!edge || connection.is(flag::EDGE)) {
+        if report != 0 && (!edge || connection.member == Member::Changed) {
             if connection.events & ONESHOT != 0 {
                 report |= oneshot_events(guard, (entry, fd), connection);
             }
@@ -119,10 +120,10 @@ unsafe fn collect_ready(
                 });
             }
             *filled += 1;
-            connection.clear(flag::EDGE);
-            if connection.events & ONESHOT != 0 {
-                connection.mark(flag::DISABLED);
-            }
+            connection.member = match connection.events & ONESHOT {
+                0 => Member::Reported,
+                _ => Member::Disabled,
+            };
             if !edge {
                 // It may still be ready, or have unread data; it moves behind the others.
                 guard.make_ready(fd, connection);

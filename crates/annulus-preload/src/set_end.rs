@@ -9,6 +9,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back::{finish_hand_back, hand_back};
 use crate::listeners;
 use crate::log;
+use crate::member::Member;
 use crate::outbound::Queue;
 use crate::output;
 use crate::removal::{finish_removals, remove};
@@ -135,7 +136,7 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
             remove(guard, fd, connection);
         } else {
             guard.unready(fd, connection);
-            connection.clear(flag::MEMBER | flag::EDGE | flag::DISABLED);
+            connection.member = Member::Out;
             finish_hand_back(guard, fd, connection);
         }
     }

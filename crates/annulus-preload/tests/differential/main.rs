@@ -16,6 +16,8 @@ mod circumstances;
 mod errors;
 mod exports;
 mod hooks;
+#[path = "../../src/member.rs"]
+mod member;
 mod options;
 #[allow(dead_code, reason = "its own tests do without some of it")]
 #[path = "../../src/outbound.rs"]

@@ -2,7 +2,7 @@
 //! does, and the ring's requests are cancelled, as they would delay the end.
 
 use crate::byte_queue::TakenBytes;
-use crate::connection::{self as flag, Conn};
+use crate::connection::Conn;
 use crate::counters::Why;
 use crate::draining::{self, SharedWith};
 use crate::duplicates;
@@ -47,7 +47,7 @@ pub(crate) fn close(
         cancel_now(inner, fd, connection);
     }
     discard(inner, entry, fd, connection);
-    let idle = !connection.is(flag::ARMED | flag::POLLED);
+    let idle = !connection.inbound.is_armed() && connection.polled == 0;
     let ends_now = by_owner && idle && send_with_fin(inner, entry, fd, connection);
     if !ends_now {
         output::flush(inner, fd, connection);
@@ -69,8 +69,7 @@ pub(crate) fn close(
     } else {
         inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     }
-    // Completions that are still to come must not reach the next connection with this number.
-    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    connection.renew();
     if finish_close(fd, unsent.as_slice(), !idle, entry.flags()) {
         return true;
     }
@@ -98,15 +97,15 @@ fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool
 
 /// Cancels the ring's requests for a connection: they would delay its end.
 fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
-    let ring_refs = [
-        (flag::ARMED, poll_cycle::receive_token(fd, connection)),
-        (flag::POLLED, poll_cycle::poll_token(fd, connection)),
-    ];
     let before = inner.cancels.len();
-    let ring_refs = ring_refs
-        .into_iter()
-        .filter(|request| connection.is(request.0));
-    inner.cancels.extend(ring_refs.map(|request| request.1));
+    if connection.inbound.is_armed() {
+        inner
+            .cancels
+            .push(poll_cycle::receive_token(fd, connection));
+    }
+    if connection.polled != 0 {
+        inner.cancels.push(poll_cycle::poll_token(fd, connection));
+    }
     if inner.cancels.len() > before {
         inner.submit_cancels();
     }

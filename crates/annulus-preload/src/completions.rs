@@ -10,6 +10,7 @@ use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counters::{self, Event};
 use crate::epoll_set::{Inner, RingContext};
 use crate::hand_back;
+use crate::inbound::{Inbound, NextReceive};
 use crate::listeners;
 use crate::member::Member;
 use crate::outbound::{Outbound, Queue};
@@ -108,7 +109,7 @@ impl Inner {
             kind if kind == TokenKind::Poll as u8 => {
                 if let Some(mut connection) = connection() {
                     if !completion.more {
-                        connection.clear(flag::POLLED);
+                        connection.polled = 0;
                     }
                     self.on_polled(number, connection, completion.res);
                 }
@@ -156,7 +157,7 @@ impl Inner {
             return;
         };
         if !completion.more {
-            connection.clear(flag::ARMED | flag::CANCELLED);
+            connection.inbound.complete();
             if connection.outbound == Outbound::Dead {
                 // A poll reported the end first, while the receive was being cancelled. No other receive follows.
                 self.leave_to_application(fd, connection);
@@ -171,16 +172,16 @@ impl Inner {
         match completion.res {
             1.. => {}
             0 => {
-                connection.mark(flag::ENDED);
+                connection.ended = true;
                 // The kernel has no more data, and a poll for it would end at once and hide a later error.
-                connection.clear(flag::BULK | flag::READABLE);
+                connection.inbound.leave_direct();
                 self.to_poll.push(fd);
                 self.notify(fd, connection, 0);
             }
             errno => match -errno {
                 libc::ENOBUFS => {
                     counters::count(Event::NoBuffers, 1);
-                    connection.mark(flag::STARVED);
+                    connection.next_receive = NextReceive::PollFirst;
                     if context.pool.run_short(&mut context.ring) {
                         self.arm(fd, connection);
                     } else {
@@ -220,7 +221,7 @@ impl Inner {
         mut connection: Conn,
         (at, bytes, id): (*mut u8, u32, u16),
     ) {
-        connection.mark(flag::MULTISHOT);
+        connection.next_receive = NextReceive::Multishot;
         connection.round = self.round;
         let keep = connection.member != Member::Out && connection.events & IN != 0;
         if connection.buffered() == 0 && keep {
@@ -242,11 +243,11 @@ impl Inner {
         // A poll that is armed again cannot distinguish a new edge from earlier data.
         let edge = connection.events & flag::EDGE_TRIGGERED != 0;
         if (bytes >= BULK_BYTES && !edge) || connection.buffered() >= BUFFERED_MAX {
-            if !edge {
-                connection.mark(flag::BULK);
-            }
-            if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
-                connection.mark(flag::CANCELLED);
+            let is_cancelled = match edge {
+                true => connection.inbound.stop(),
+                false => connection.inbound.stop_for_direct(),
+            };
+            if is_cancelled {
                 self.cancels.push(receive_token(fd, connection));
             }
             self.to_poll.push(fd);
@@ -267,17 +268,17 @@ impl Inner {
 
     /// Marks a connection for a new receive, unless a receive would be useless.
     pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
-        let excluded = flag::ARMED | flag::TO_ARM;
-        if connection.is(flag::BULK) {
-            if connection.buffered() == 0 && !connection.is(flag::READABLE) {
+        match connection.inbound {
+            Inbound::Direct | Inbound::StoppingDirect if connection.buffered() == 0 => {
                 self.to_poll.push(fd);
             }
-        } else if !connection.is(excluded)
-            && !connection.has_input_ended()
-            && connection.buffered() < BUFFERED_MAX
-        {
-            connection.mark(flag::TO_ARM);
-            self.to_arm.push(fd);
+            Inbound::Idle
+                if !connection.has_input_ended() && connection.buffered() < BUFFERED_MAX =>
+            {
+                connection.inbound = Inbound::Listed;
+                self.to_arm.push(fd);
+            }
+            _ => {}
         }
     }
 
@@ -317,7 +318,7 @@ impl Inner {
                 connection.error = errno;
                 if errno == libc::EPIPE {
                     // A reset after the end of the stream, which reads return first.
-                    connection.mark(flag::ENDED);
+                    connection.ended = true;
                 }
             }
             match events & HUP {
@@ -335,12 +336,12 @@ impl Inner {
             if connection.outbound == Outbound::Full && events & OUT != 0 {
                 output::send_backlog(self, fd, connection);
             }
-            if connection.is(flag::BULK) && events & RDHUP != 0 {
+            if connection.inbound.is_direct() && events & RDHUP != 0 {
                 // The ring receives the end, after the remaining data.
-                connection.clear(flag::BULK | flag::READABLE);
+                connection.inbound.leave_direct();
                 self.arm(fd, connection);
-            } else if connection.is(flag::BULK) && events & IN != 0 {
-                connection.mark(flag::READABLE);
+            } else if connection.inbound.is_direct() && events & IN != 0 {
+                connection.inbound.set_readable(true);
                 self.notify(fd, connection, IN);
                 if connection.report() & IN == 0 {
                     // The program was not notified, so it will not read, and an error may still follow.
@@ -359,7 +360,7 @@ impl Inner {
 
     /// Polls for further events, unless the last poll is still pending.
     fn poll_on(&mut self, fd: i32, connection: Conn) {
-        if !connection.is(flag::POLLED) {
+        if connection.polled == 0 {
             self.to_poll.push(fd);
         }
     }
@@ -367,10 +368,10 @@ impl Inner {
     /// Lets the program read the bytes that the kernel still has after a connection ended, behind the buffered bytes,
     /// unless the ring receives them.
     fn leave_to_application(&mut self, fd: i32, mut connection: Conn) {
-        if !connection.is(flag::ARMED) && sys::readable(fd) > 0 {
-            connection.mark(flag::BULK | flag::READABLE);
+        if !connection.inbound.is_armed() && sys::readable(fd) > 0 {
+            connection.inbound = Inbound::Readable;
         } else {
-            connection.clear(flag::BULK | flag::READABLE);
+            connection.inbound.leave_direct();
         }
     }
 }

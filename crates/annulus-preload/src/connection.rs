@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use crate::byte_queue::ByteQueue;
+use crate::inbound::{Inbound, NextReceive};
 use crate::member::Member;
 use crate::outbound::{Fin, Outbound, Queue};
 
@@ -20,12 +21,15 @@ pub(crate) struct Connection {
     pub(crate) buffer: u16,
     pub(crate) fin: Fin,
     pub(crate) outbound: Outbound,
-    pub(crate) flags: u32,
+    pub(crate) inbound: Inbound,
+    pub(crate) next_receive: NextReceive,
+    /// The peer has sent FIN.
+    pub(crate) ended: bool,
+    pub(crate) member: Member,
     /// Events that the set reports.
     pub(crate) events: u32,
     /// Incremented each time that the number is served again; part of every token.
     pub(crate) generation: u32,
-    pub(crate) member: Member,
     pub(crate) queue: Queue,
     /// In the list of connections whose deferred output is not watched yet.
     pub(crate) awaits_watch: bool,
@@ -47,7 +51,7 @@ pub(crate) struct Connection {
     pub(crate) error: i32,
     /// The descriptor of the next ready connection, plus one. 0: this one is not in the list; [`LAST`]: it is the last.
     pub(crate) next: u32,
-    /// The events, besides errors, that a poll in the kernel waits for.
+    /// The events that a pending poll waits for, always with ERR and HUP; 0: no poll is pending.
     pub(crate) polled: u32,
     /// Bytes that the program's own calls have read since the kernel had none.
     pub(crate) direct_bytes: u32,
@@ -57,7 +61,9 @@ pub(crate) struct Connection {
 
 // Zeroed memory is a connection in its initial states, and no larger than two lines of memory with its entry.
 const _: () = assert!(
-    Member::Out as u8 == 0
+    Inbound::Idle as u8 == 0
+        && NextReceive::Single as u8 == 0
+        && Member::Out as u8 == 0
         && Fin::Open as u8 == 0
         && Queue::Unlisted as u8 == 0
         && Outbound::Writable as u8 == 0
@@ -101,27 +107,6 @@ impl DerefMut for Conn {
     }
 }
 
-/// A receive is pending in the kernel.
-pub(crate) const ARMED: u32 = 1;
-/// The receive must be cancelled.
-pub(crate) const CANCELLED: u32 = 1 << 1;
-/// The connection has received before, so the next receive is multishot.
-pub(crate) const MULTISHOT: u32 = 1 << 2;
-/// The peer has sent FIN.
-pub(crate) const ENDED: u32 = 1 << 3;
-/// A poll is pending in the kernel.
-pub(crate) const POLLED: u32 = 1 << 8;
-/// In the list of connections that need a receive.
-pub(crate) const TO_ARM: u32 = 1 << 14;
-
-/// Large transfers: the program's own calls read, and the ring only polls.
-pub(crate) const BULK: u32 = 1 << 16;
-/// The kernel has data for those calls.
-pub(crate) const READABLE: u32 = 1 << 17;
-
-/// The last receive found no free buffer.
-pub(crate) const STARVED: u32 = 1 << 19;
-
 /// Events of a readable socket.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// Events of a writable socket.
@@ -145,21 +130,6 @@ pub(crate) const KNOWN: u32 = IN
     | (libc::EPOLLRDBAND | libc::EPOLLWRBAND | libc::EPOLLMSG) as u32;
 
 impl Connection {
-    #[inline]
-    pub(crate) fn is(&self, flag: u32) -> bool {
-        self.flags & flag != 0
-    }
-
-    #[inline]
-    pub(crate) fn mark(&mut self, flag: u32) {
-        self.flags |= flag;
-    }
-
-    #[inline]
-    pub(crate) fn clear(&mut self, flag: u32) {
-        self.flags &= !flag;
-    }
-
     /// Returns MSG_MORE if more bytes follow those that were queued.
     #[inline]
     pub(crate) fn more(&self) -> i32 {
@@ -176,7 +146,7 @@ impl Connection {
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
         let mut mask = 0;
-        if self.buffered() > 0 || self.is(READABLE) {
+        if self.buffered() > 0 || self.inbound.is_readable() {
             mask |= IN;
         }
         if self.error != 0 {
@@ -186,7 +156,7 @@ impl Connection {
             mask |= IN | RDHUP;
         }
         let shut_down = self.fin != Fin::Open;
-        if self.outbound == Outbound::Dead || (self.is(ENDED) && shut_down) {
+        if self.outbound == Outbound::Dead || (self.ended && shut_down) {
             mask |= HUP | OUT;
         }
         if self.outbound != Outbound::Full || shut_down {
@@ -198,12 +168,12 @@ impl Connection {
     /// Returns whether the peer sends nothing more.
     #[inline]
     pub(crate) fn has_input_ended(&self) -> bool {
-        self.is(ENDED) || self.outbound == Outbound::Dead
+        self.ended || self.outbound == Outbound::Dead
     }
 
     /// Returns whether a direction has ended, which a set cannot determine when it starts to serve a connection.
     pub(crate) fn is_over(&self) -> bool {
-        self.is(ENDED) || self.outbound.is_broken() || self.fin != Fin::Open
+        self.ended || self.outbound.is_broken() || self.fin != Fin::Open
     }
 
     /// Returns whether the next write is accepted.
@@ -228,16 +198,21 @@ impl Connection {
         self.mask() & (self.events | ERR | HUP)
     }
 
+    /// Begins a generation: completions that are still to come must not reach the next connection with this number.
+    pub(crate) fn renew(&mut self) {
+        self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
+    }
+
     /// Initialises a connection that a set starts to serve.
     pub(crate) fn begin(&mut self, events: u32, data: u64) {
         self.at = ptr::null_mut();
         self.bytes = 0;
-        self.flags = 0;
+        (self.inbound, self.next_receive, self.ended) = (Inbound::Idle, NextReceive::Single, false);
         self.member = Member::Reported;
         (self.fin, self.outbound, self.queue) = (Fin::Open, Outbound::Writable, Queue::Unlisted);
         (self.awaits_watch, self.is_narrow, self.has_more) = (false, false, false);
         self.events = events;
-        self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
+        self.renew();
         self.data = data;
         self.copied_out.clear();
         self.backlog.clear();

@@ -307,8 +307,8 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             let edge = request.events & flag::EDGE_TRIGGERED != 0;
             // The kernel may have the last bytes of a dead connection, which no receive will take.
             let is_dead = connection.outbound == Outbound::Dead;
-            if connection.is(flag::BULK) && edge && !is_dead {
-                connection.clear(flag::BULK | flag::READABLE);
+            if edge && !is_dead {
+                connection.inbound.leave_direct();
             }
             if connection.events & flag::IN == 0 {
                 unread::copy_out(guard, connection);
@@ -317,7 +317,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             if connection.report() != 0 {
                 guard.notify(fd, connection, 0);
             }
-            if connection.is(flag::ENDED) {
+            if connection.ended {
                 guard.to_poll.push(fd);
             }
             Some(Ok(0))

@@ -367,7 +367,7 @@ impl SetGuard {
                 unread::copy_out(self, connection);
             }
             let polls = self.mode == Mode::Serving;
-            if polls && connection.is(flag::READABLE) && !connection.is(flag::POLLED) {
+            if polls && connection.inbound.is_readable() && connection.polled == 0 {
                 // Unread data must not hide an error, even if the data is not reported again.
                 self.to_poll.push(fd);
             }

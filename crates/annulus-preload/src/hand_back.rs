@@ -95,25 +95,24 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
 /// Submits the cancellation of a connection's requests: they would delay its end.
 pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
     let is_owner = inner.set().is_some_and(Set::is_idle_owner);
-    if is_owner && connection.is(flag::ARMED | flag::POLLED) {
+    if is_owner && (connection.inbound.is_armed() || connection.polled != 0) {
         inner.submit_cancels();
     }
 }
 
 pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.is(flag::POLLED) {
+    if connection.polled != 0 {
         inner.cancels.push(poll_cycle::poll_token(fd, connection));
     }
-    if connection.is(flag::ARMED) && !connection.is(flag::CANCELLED) {
-        connection.mark(flag::CANCELLED);
+    if connection.inbound.stop() {
         inner
             .cancels
             .push(poll_cycle::receive_token(fd, connection));
     }
-    if connection.is(flag::ARMED) && inner.is_polled() {
+    if connection.inbound.is_armed() && inner.is_polled() {
         // With SQPOLL the ring is not idle: data may arrive until the cancelled receive has completed.
         for _ in 0..CANCEL_ROUNDS_MAX {
-            if !inner.submit_cancels() || !connection.is(flag::ARMED) {
+            if !inner.submit_cancels() || !connection.inbound.is_armed() {
                 return;
             }
             std::thread::yield_now();
@@ -137,7 +136,7 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
         || connection.buffered() > 0
         || connection.error != 0
         || !connection.backlog.is_empty()
-        || connection.is(flag::ARMED)
+        || connection.inbound.is_armed()
         || connection.member == Member::Disabled
         || entry.flags() & FIRED_ELSEWHERE != 0
     {

@@ -12,11 +12,12 @@ use annulus::metrics::layout::switch;
 use annulus::preload::{ServerRing, Sqe, Wait, request};
 
 use crate::buffers::{Arena, Pool, RING_SLOTS};
-use crate::connection::{self as flag, Conn, IN, OUT, RDHUP};
+use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
 use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::inbound::{Inbound, NextReceive};
 use crate::log;
 use crate::member::Member;
 use crate::outbound::{Outbound, Queue};
@@ -338,24 +339,22 @@ fn is_served(fd: i32) -> bool {
 }
 
 fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
-    connection.clear(flag::TO_ARM);
-    if !is_served(fd) {
+    if connection.inbound != Inbound::Listed {
         return;
     }
-    let is_armed = connection.is(flag::ARMED);
-    if is_armed || connection.has_input_ended() || connection.member == Member::Out {
+    connection.inbound = Inbound::Idle;
+    if !is_served(fd) || connection.has_input_ended() || connection.member == Member::Out {
         return;
     }
-    connection.mark(flag::ARMED);
-    let ioprio = if connection.is(flag::STARVED) {
-        // Not in the same enter as other receives without a buffer, and never as a multishot receive (trap 62).
-        connection.clear(flag::STARVED);
-        request::POLL_FIRST
-    } else if connection.is(flag::MULTISHOT) {
-        request::RECV_MULTISHOT
-    } else {
-        // A connection may end after one request: then there is no receive to cancel.
-        0
+    connection.inbound = Inbound::Armed;
+    let ioprio = match connection.next_receive {
+        NextReceive::Single => 0,
+        NextReceive::Multishot => request::RECV_MULTISHOT,
+        NextReceive::PollFirst => {
+            // Not in the same enter as other receives without a buffer, and never as a multishot receive (trap 62).
+            connection.next_receive = NextReceive::Single;
+            request::POLL_FIRST
+        }
     };
     push(
         ring,
@@ -378,31 +377,27 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         events |= OUT;
     }
     let member = connection.member != Member::Out && connection.outbound != Outbound::Dead;
-    if member
-        && connection.is(flag::BULK)
-        && connection.buffered() == 0
-        && !connection.is(flag::READABLE)
-    {
+    let inbound = connection.inbound;
+    let awaits_data = inbound.is_direct() && !inbound.is_readable();
+    if member && awaits_data && connection.buffered() == 0 {
         events |= IN | RDHUP;
     }
     // Unread data must not hide an error.
-    let stopped = !connection.is(flag::ARMED) || connection.is(flag::CANCELLED);
-    let in_kernel = connection.is(flag::BULK) && connection.is(flag::READABLE);
-    let unread = member && (in_kernel || connection.buffered() > 0 && stopped);
+    let is_stopped = inbound != Inbound::Armed;
+    let unread = inbound.is_readable() || connection.buffered() > 0 && is_stopped;
     // Errors and the end of both directions are always reported.
-    if events == 0 && !unread && !(member && connection.is(flag::ENDED)) {
+    if events == 0 && !(member && (unread || connection.ended)) {
         return;
     }
-    if connection.is(flag::POLLED) {
+    let before = connection.polled;
+    if before != 0 && events & !before == 0 {
+        return;
+    }
+    connection.polled = events | ERR | HUP;
+    if before != 0 {
         // A poll for fewer events is cancelled, and pushed again when its completion arrives.
-        if events & !connection.polled != 0 {
-            connection.polled = events;
-            push(ring, cancel(poll_token(fd, connection)));
-        }
-        return;
+        return push(ring, cancel(poll_token(fd, connection)));
     }
-    connection.polled = events;
-    connection.mark(flag::POLLED);
     let user_data = token(TokenKind::Poll, connection.generation, fd);
     let mut sqe = poll(fd, events, user_data);
     if events & IN == 0 {

@@ -6,7 +6,7 @@
 
 use libc::iovec;
 
-use crate::connection::{self as flag, Conn};
+use crate::connection::Conn;
 use crate::counters::{self, Why};
 use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, SetGuard};
@@ -14,6 +14,7 @@ use crate::errno::CallResult;
 use crate::fd_table::{Entry, Kind};
 use crate::gate;
 use crate::hand_back;
+use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::poll_cycle;
 use crate::ring_policy;
@@ -79,7 +80,7 @@ pub(crate) unsafe fn read(
         return Some(result);
     }
     // The end that was received comes before an error.
-    if connection.error != 0 && !connection.is(flag::ENDED) {
+    if connection.error != 0 && !connection.ended {
         return Some(Err(duplicates::take_error(inner, fd, connection)));
     }
     if connection.has_input_ended() {
@@ -89,15 +90,15 @@ pub(crate) unsafe fn read(
         hand_back::finish_hand_back(inner, fd, connection);
         return None;
     }
-    if connection.is(flag::BULK) && !connection.is(flag::ARMED) {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        return Some(unsafe { read_directly(inner, fd, connection, (vectors, total), flags) });
+    match connection.inbound {
+        Inbound::Direct | Inbound::Readable => {
+            // SAFETY: Lent: the caller guarantees these pointers.
+            Some(unsafe { read_directly(inner, fd, connection, (vectors, total), flags) })
+        }
+        // No receive is armed: the kernel has all of the data.
+        Inbound::Idle | Inbound::Listed => None,
+        _ => Some(Err(libc::EAGAIN)),
     }
-    if connection.is(flag::ARMED) {
-        return Some(Err(libc::EAGAIN));
-    }
-    // No receive is armed: the kernel has all of the data.
-    None
 }
 
 /// The number of buffered bytes below which a stopped receive is armed again.
@@ -131,11 +132,11 @@ unsafe fn read_directly(
         .direct_bytes
         .saturating_add(result.unwrap_or(0) as u32);
     if drained {
-        connection.clear(flag::READABLE);
         let direct_bytes = std::mem::take(&mut connection.direct_bytes);
-        if direct_bytes > 0 && direct_bytes < SMALL_BYTES {
-            connection.clear(flag::BULK);
-        }
+        connection.inbound = match direct_bytes {
+            1..SMALL_BYTES => Inbound::Idle,
+            _ => Inbound::Direct,
+        };
         inner.arm(fd, connection);
     }
     result
@@ -155,7 +156,7 @@ unsafe fn read_last(
     flags: i32,
 ) -> Option<CallResult> {
     let over = connection.error != 0 || connection.outbound == Outbound::Dead;
-    if !over || !connection.is(flag::READABLE) || connection.is(flag::ARMED) {
+    if !over || connection.inbound != Inbound::Readable {
         return None;
     }
     // SAFETY: Lent: the caller guarantees these pointers.
@@ -163,14 +164,14 @@ unsafe fn read_last(
     if matches!(result, Ok(1..)) {
         return Some(result);
     }
-    connection.clear(flag::READABLE);
+    connection.inbound.set_readable(false);
     None
 }
 
 /// Reaps completions first if nothing is buffered, so that the read sees data that arrived since the last wait. Once
 /// per round.
 fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> SetGuard {
-    let may_reap = connection.is(flag::ARMED)
+    let may_reap = connection.inbound.is_armed()
         && connection.buffered() == 0
         && connection.round != guard.round
         && entry.kind() == Kind::Served

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::byte_queue::TakenBytes;
-use crate::connection::{self as flag, Conn};
+use crate::connection::Conn;
 use crate::counters::Why;
 use crate::epoll_set::{Inner, Set};
 use crate::fd_table::{self, Entry, Kind, never_served};
@@ -27,17 +27,17 @@ pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
 pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
     let connection = entry.connection();
     // SAFETY: Held: the states of a connection that the program no longer uses, by its own calls.
-    let (flags, member, fin, outbound) = unsafe {
-        let flags = (*connection).flags;
+    let (member, ended, fin, outbound) = unsafe {
+        let ended = (*connection).ended;
         (
-            flags,
             (*connection).member,
+            ended,
             (*connection).fin,
             (*connection).outbound,
         )
     };
     // Deferred output is sent by the set in which it was written.
-    if flags & flag::ENDED != 0 || fin != Fin::Open || outbound != Outbound::Writable {
+    if ended || fin != Fin::Open || outbound != Outbound::Writable {
         return false;
     }
     let own = std::ptr::eq(entry.set(), set);
@@ -62,7 +62,7 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
         inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     }
     let buffered = connection.copied_out.move_out();
-    connection.generation = connection.generation.wrapping_add(1) & flag::GENERATION_MAX;
+    connection.renew();
     entry.set_epoll_set(std::ptr::null_mut());
     entry.set_kind(Kind::Stream, entry.flags());
     buffered

@@ -1,6 +1,5 @@
 //! The end of the service of a set: it passes through from now on, or the program has closed it.
 
-use crate::connection as flag;
 use crate::counters::{self, Why};
 use crate::epoll_set::{Mode, RingContext, Set, SetGuard};
 use crate::errno;
@@ -89,7 +88,8 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
     for fd in set.members() {
         if let Some(mut connection) = guard.connection(fd) {
-            connection.clear(flag::ARMED | flag::CANCELLED | flag::POLLED | flag::TO_ARM);
+            connection.inbound.complete();
+            connection.polled = 0;
             connection.queue = Queue::Unlisted;
             finish_hand_back(guard, fd, connection);
             output::mark_deferred(guard, fd, connection);

@@ -187,7 +187,7 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
     // nothing at all if it has neither unread bytes nor the end of the stream.
-    let has_input = connection.buffered() > 0 || connection.is(connection::ENDED);
+    let has_input = connection.buffered() > 0 || connection.ended;
     let holds = key == connection::IN && has_input && connection.held_events() != 0;
     if connection.mask() & key != 0 && (entry.kind() == Kind::Served || holds) {
         guard.notify(fd, connection, key);

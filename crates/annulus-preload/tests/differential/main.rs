@@ -16,6 +16,9 @@ mod circumstances;
 mod errors;
 mod exports;
 mod hooks;
+#[allow(dead_code, reason = "its own tests do without some of it")]
+#[path = "../../src/inbound.rs"]
+mod inbound;
 #[path = "../../src/member.rs"]
 mod member;
 mod options;

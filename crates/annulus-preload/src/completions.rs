@@ -6,9 +6,10 @@
 
 use annulus::preload::Completion;
 
-use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
+use crate::connection::{Conn, GENERATION_MAX};
 use crate::counters::{self, Event};
 use crate::epoll_set::{Inner, RingContext};
+use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, OUT, RDHUP};
 use crate::hand_back;
 use crate::inbound::{Inbound, NextReceive};
 use crate::listeners;
@@ -87,7 +88,7 @@ impl Inner {
 
     fn handle_completion(&mut self, context: &mut RingContext, completion: &Completion) {
         let number = completion.user_data as u32 as i32;
-        let generation = (completion.user_data >> 32) as u32 & flag::GENERATION_MAX;
+        let generation = (completion.user_data >> 32) as u32 & GENERATION_MAX;
         let kind = (completion.user_data >> 56) as u8;
         if !completion.more && poll_cycle::is_persistent(completion.user_data) {
             context.ring.lasting = context.ring.lasting.saturating_sub(1);
@@ -241,7 +242,7 @@ impl Inner {
             self.release(context, id);
         }
         // A poll that is armed again cannot distinguish a new edge from earlier data.
-        let edge = connection.events & flag::EDGE_TRIGGERED != 0;
+        let edge = connection.events & EDGE_TRIGGERED != 0;
         if (bytes >= BULK_BYTES && !edge) || connection.buffered() >= BUFFERED_MAX {
             let is_cancelled = match edge {
                 true => connection.inbound.stop(),

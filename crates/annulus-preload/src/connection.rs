@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use crate::byte_queue::ByteQueue;
+use crate::events::{ERR, HUP, IN, Readiness};
 use crate::inbound::{Inbound, NextReceive};
 use crate::member::Member;
 use crate::outbound::{Fin, Outbound, Queue};
@@ -107,28 +108,6 @@ impl DerefMut for Conn {
     }
 }
 
-/// Events of a readable socket.
-pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-/// Events of a writable socket.
-pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
-pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
-pub(crate) const EDGE_TRIGGERED: u32 = libc::EPOLLET as u32;
-pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Urgent data. It is never reported: a connection is served until the program asks for urgent data.
-pub(crate) const PRI: u32 = libc::EPOLLPRI as u32;
-/// Flags of epoll that a served connection supports. A member with any other flag passes through.
-pub(crate) const KNOWN: u32 = IN
-    | OUT
-    | RDHUP
-    | HUP
-    | ERR
-    | PRI
-    | EDGE_TRIGGERED
-    | ONESHOT
-    | (libc::EPOLLRDBAND | libc::EPOLLWRBAND | libc::EPOLLMSG) as u32;
-
 impl Connection {
     /// Returns MSG_MORE if more bytes follow those that were queued.
     #[inline]
@@ -142,27 +121,17 @@ impl Connection {
         self.bytes as usize + self.copied_out.len()
     }
 
-    /// Returns the events that `poll` would return, by the rules of the kernel's `tcp_poll`.
+    /// Returns the events that `poll` would return.
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
-        let mut mask = 0;
-        if self.buffered() > 0 || self.inbound.is_readable() {
-            mask |= IN;
-        }
-        if self.error != 0 {
-            mask |= ERR;
-        }
-        if self.has_input_ended() {
-            mask |= IN | RDHUP;
-        }
-        let shut_down = self.fin != Fin::Open;
-        if self.outbound == Outbound::Dead || (self.ended && shut_down) {
-            mask |= HUP | OUT;
-        }
-        if self.outbound != Outbound::Full || shut_down {
-            mask |= OUT;
-        }
-        mask
+        let readiness = Readiness {
+            outbound: self.outbound,
+            fin: self.fin,
+            has_bytes: self.buffered() > 0 || self.inbound.is_readable(),
+            ended: self.ended,
+            has_error: self.error != 0,
+        };
+        readiness.events()
     }
 
     /// Returns whether the peer sends nothing more.

@@ -3,10 +3,11 @@
 //! never again, so the flush thread watches the connection as well (`flush_thread`, `writability`) once it has noticed
 //! that bytes stay deferred.
 
-use crate::connection::{Conn, OUT};
+use crate::connection::Conn;
 use crate::draining;
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
+use crate::events::OUT;
 use crate::fd_table::{self, Entry, Kind, SHARED};
 use crate::hand_back;
 use crate::output;

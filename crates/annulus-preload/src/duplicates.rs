@@ -1,10 +1,11 @@
 //! Duplicates of a connection that was handed back: its numbers share what the library holds of it, which is received
 //! bytes, an error, and deferred output.
 
-use crate::connection::{self as flag, Conn};
+use crate::connection::Conn;
 use crate::counters::Why;
 use crate::epoll_set::{Inner, SetGuard};
 use crate::epoll_set_list;
+use crate::events::{EDGE_TRIGGERED, ONESHOT};
 use crate::fd_table::{Entry, Kind, SHARED, never_served};
 use crate::member::Member;
 use crate::outbound::Outbound;
@@ -103,7 +104,7 @@ pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool
 /// Makes the set of a number that is being closed continue to report it, by its duplicate.
 pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     if let Some(second) = duplicate_to_report(inner, fd) {
-        let oneshot_or_edge = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let oneshot_or_edge = EDGE_TRIGGERED | ONESHOT;
         let reported = match connection.member {
             Member::Disabled => true,
             Member::Changed => false,

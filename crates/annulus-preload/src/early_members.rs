@@ -2,12 +2,12 @@
 
 use crate::classify;
 use crate::config;
-use crate::connection::{self as flag, KNOWN};
 use crate::counters::Why;
 use crate::ctl_request::CtlRequest;
 use crate::epoll_ctl::{self, count_pass};
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::CallResult;
+use crate::events::{EDGE_TRIGGERED, KNOWN, ONESHOT};
 use crate::fd_table::{self, Entry, Kind, NONBLOCK, never_served};
 use crate::inherited_set;
 use crate::member::Member;
@@ -206,7 +206,7 @@ pub(crate) fn change(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
 /// Moves members that were added before the ring existed from the kernel's set to the ring. Only the kernel knows which
 /// one-shot members it has reported.
 fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
-    let in_kernel = match members.iter().any(|member| member.1 & flag::ONESHOT != 0) {
+    let in_kernel = match members.iter().any(|member| member.1 & ONESHOT != 0) {
         true => inherited_set::kernel_members(guard.fd),
         false => Vec::new(),
     };
@@ -215,12 +215,12 @@ fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>)
         let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
-        if events & flag::ONESHOT != 0 && known.is_none() {
+        if events & ONESHOT != 0 && known.is_none() {
             count_pass(Why::Kernel);
             continue;
         }
         // The kernel clears all events of a member that it has reported once.
-        let mode = flag::EDGE_TRIGGERED | flag::ONESHOT;
+        let mode = EDGE_TRIGGERED | ONESHOT;
         let has_fired = known.is_some_and(|member| member.events & !mode == 0);
         // A member that has been closed or shared since is not served.
         match classify::can_be_served(entry, fd) {

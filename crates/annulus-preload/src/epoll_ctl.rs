@@ -4,13 +4,14 @@ use crate::batching::Batching;
 use crate::byte_queue::TakenBytes;
 use crate::classify;
 use crate::config;
-use crate::connection::{self as flag, Conn, KNOWN};
+use crate::connection::Conn;
 use crate::counters::{self, Call, Why};
 use crate::ctl_request::CtlRequest;
 use crate::duplicates;
 use crate::early_members;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
+use crate::events::{EDGE_TRIGGERED, IN, KNOWN};
 use crate::fd_budget;
 use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back;
@@ -304,13 +305,13 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             }
             (connection.events, connection.data) = (request.events, request.data);
             connection.member.enable();
-            let edge = request.events & flag::EDGE_TRIGGERED != 0;
+            let edge = request.events & EDGE_TRIGGERED != 0;
             // The kernel may have the last bytes of a dead connection, which no receive will take.
             let is_dead = connection.outbound == Outbound::Dead;
             if edge && !is_dead {
                 connection.inbound.leave_direct();
             }
-            if connection.events & flag::IN == 0 {
+            if connection.events & IN == 0 {
                 unread::copy_out(guard, connection);
             }
             guard.arm(fd, connection);

@@ -7,12 +7,12 @@
 use std::ptr;
 
 use crate::config;
-use crate::connection::{self as flag, EDGE_TRIGGERED};
 use crate::counters::{self, Call, Why};
 use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
+use crate::events::{EDGE_TRIGGERED, ERR};
 use crate::fd_table::{self, Entry, Kind};
 use crate::member::Member;
 use crate::output;
@@ -332,7 +332,7 @@ impl SetGuard {
                 false => 0,
             }
         });
-        (held | shared_member.held_elsewhere) & (shared_member.events | flag::ERR)
+        (held | shared_member.held_elsewhere) & (shared_member.events | ERR)
     }
 
     /// Returns whether there is a shared member to report. Removes members whose descriptor is no longer a handed-back

@@ -2,9 +2,10 @@
 //! queued bytes are sent first; a receive in the kernel is cancelled in the ring's next enter, before it can complete
 //! with data.
 
-use crate::connection::{self as flag, Conn};
+use crate::connection::Conn;
 use crate::counters::{self, Why};
 use crate::epoll_set::{Inner, Set};
+use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, RDHUP};
 use crate::fd_table::{self, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::member::Member;
 use crate::output;
@@ -66,12 +67,12 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         let (events, data) = (connection.events, connection.data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
             let silent = connection.member != Member::Changed && !wakes;
-            let edge = events & flag::EDGE_TRIGGERED != 0 && silent;
+            let edge = events & EDGE_TRIGGERED != 0 && silent;
             let pending = if edge { sys::poll_now(fd, events) } else { 0 };
             // Data in the kernel has not been reported: the ring reports only data that it has received.
             let pending = match connection.has_input_ended() {
                 true => pending & reported_before,
-                false => pending & !(flag::IN | flag::RDHUP | flag::ERR | flag::HUP),
+                false => pending & !(IN | RDHUP | ERR | HUP),
             };
             if pending != 0 {
                 inner.forget_reported_fd(fd);
@@ -84,8 +85,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         }
     }
     // An edge that was already reported must not be reported again.
-    let reported =
-        connection.events & flag::EDGE_TRIGGERED != 0 && connection.member != Member::Changed;
+    let reported = connection.events & EDGE_TRIGGERED != 0 && connection.member != Member::Changed;
     if (connection.buffered() > 0 || connection.error != 0) && (wakes || !reported) {
         inner.notify(fd, connection, 0);
     }

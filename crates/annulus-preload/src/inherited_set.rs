@@ -5,10 +5,10 @@
 //! parent's (Held: a child starts with one thread, and takes no lock that its parent's threads held).
 #![allow(unsafe_code)]
 
-use crate::connection::{EDGE_TRIGGERED, OUT};
 use crate::counters::{self, Why};
 use crate::epoll_set::Set;
 use crate::errno;
+use crate::events::{EDGE_TRIGGERED, OUT};
 use crate::fd_table::{self, Entry, Kind};
 use crate::member::Member as State;
 use crate::sys;

@@ -20,9 +20,10 @@
 //!
 //! - `hooks/`: the exported functions. They convert types and call the other modules, or `real`.
 //! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; a connection; an epoll set
-//!   and its lock; the list of all sets. `inbound`, `outbound`, `member`: the states of a connection. `member_list`:
-//!   the descriptors of a set. `ready_list`: connections with events to report. `set_members`: members that are not
-//!   served. `young_set`, `early_members`: a set and its members before it has a ring.
+//!   and its lock; the list of all sets. `inbound`, `outbound`, `member`: the states of a connection. `events`: the
+//!   events that follow from them. `member_list`: the descriptors of a set. `ready_list`: connections with events to
+//!   report. `set_members`: members that are not served. `young_set`, `early_members`: a set and its members before it
+//!   has a ring.
 //! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `reports`, `epoll_ctl`: the two
 //!   calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `unread`, `output`: the
 //!   received and the written bytes of a connection. `send_errors`: which errors of a send end a connection.
@@ -73,6 +74,7 @@ mod epoll_set;
 mod epoll_set_list;
 mod epoll_wait;
 mod errno;
+mod events;
 mod executed;
 mod fd_budget;
 mod fd_limit;

@@ -3,11 +3,11 @@
 //! no extra call. Connections stay in the kernel until the program accepts them: processes share them, and they outlive
 //! a process that ends, as without this library.
 
-use crate::connection::{ERR, HUP, IN, PRI, RDHUP};
 use crate::counters::{self, Call, Why};
 use crate::ctl_request::CtlRequest;
 use crate::epoll_set::{Mode, SetGuard};
 use crate::errno::CallResult;
+use crate::events::{ERR, HUP, IN, PRI, RDHUP};
 use crate::fd_table;
 use crate::inherited_set::Member;
 use crate::set_members::Listener;

@@ -4,9 +4,10 @@
 //! kernel's send buffer. Queued bytes lie in the connection's part of the arena (Owned).
 #![allow(unsafe_code)]
 
-use crate::connection::{self as flag, Conn, OUT};
+use crate::connection::Conn;
 use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set};
+use crate::events::{EDGE_TRIGGERED, ONESHOT, OUT};
 use crate::fd_table::{self, Kind};
 use crate::flush_request;
 use crate::member::Member;
@@ -253,7 +254,7 @@ pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
 /// sent queued bytes (`event` is OUT), or holds received ones (IN). Changing the member makes the kernel report all its
 /// pending events again.
 pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
-    let edge = connection.events & (flag::EDGE_TRIGGERED | flag::ONESHOT) == flag::EDGE_TRIGGERED;
+    let edge = connection.events & (EDGE_TRIGGERED | ONESHOT) == EDGE_TRIGGERED;
     let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
     if is_handed_back && edge && connection.member != Member::Out && connection.events & event != 0
     {

@@ -12,10 +12,11 @@ use annulus::metrics::layout::switch;
 use annulus::preload::{ServerRing, Sqe, Wait, request};
 
 use crate::buffers::{Arena, Pool, RING_SLOTS};
-use crate::connection::{self as flag, Conn, ERR, HUP, IN, OUT, RDHUP};
+use crate::connection::{Conn, GENERATION_MAX};
 use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
+use crate::events::{ERR, HUP, IN, OUT, RDHUP};
 use crate::fd_table::{self, Kind};
 use crate::inbound::{Inbound, NextReceive};
 use crate::log;
@@ -48,7 +49,7 @@ pub(crate) enum TokenKind {
 
 pub(crate) fn token(kind: TokenKind, generation: u32, number: i32) -> u64 {
     u64::from(kind as u8) << 56
-        | u64::from(generation & flag::GENERATION_MAX) << 32
+        | u64::from(generation & GENERATION_MAX) << 32
         | u64::from(number as u32)
 }
 

@@ -4,8 +4,9 @@
 //! the set's lock.)
 #![allow(unsafe_code)]
 
-use crate::connection::{self as flag, Conn, LAST};
+use crate::connection::{Conn, LAST};
 use crate::epoll_set::Inner;
+use crate::events::{ERR, HUP};
 use crate::fd_table::{self, Entry};
 use crate::member::Member;
 
@@ -17,7 +18,7 @@ impl Inner {
         if !connection.member.is_enabled() {
             return;
         }
-        if key != 0 && key & (connection.events | flag::ERR | flag::HUP) == 0 {
+        if key != 0 && key & (connection.events | ERR | HUP) == 0 {
             return;
         }
         connection.member = Member::Changed;

@@ -7,8 +7,9 @@
 
 use libc::epoll_event;
 
-use crate::connection::{self as flag, Conn, EDGE_TRIGGERED, ONESHOT};
+use crate::connection::Conn;
 use crate::epoll_set::SetGuard;
+use crate::events::{EDGE_TRIGGERED, ERR, HUP, ONESHOT, OUT};
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind};
 use crate::member::Member;
 use crate::outbound::{Fin, Outbound};
@@ -96,7 +97,7 @@ unsafe fn collect_ready(
         let edge = connection.events & EDGE_TRIGGERED != 0;
         let mut report = connection.report();
         match entry.kind() {
-            Kind::Served if report & flag::OUT != 0 => {
+            Kind::Served if report & OUT != 0 => {
                 output::check_writable(guard, fd, connection);
                 report = connection.report();
             }
@@ -144,9 +145,9 @@ fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connecti
         let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
     if connection.outbound == Outbound::Full && connection.fin == Fin::Open {
-        events &= !flag::OUT;
+        events &= !OUT;
     }
-    events & (connection.events | flag::ERR | flag::HUP)
+    events & (connection.events | ERR | HUP)
 }
 
 /// # Safety
@@ -158,7 +159,7 @@ unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: 
         return;
     }
     for listener in &mut guard.listeners {
-        let report = listener.ready_events & (listener.events | flag::ERR | flag::HUP);
+        let report = listener.ready_events & (listener.events | ERR | HUP);
         if *filled < max && listener.ready_events != 0 {
             listener.ready_events = 0;
             if report != 0 {

@@ -1,6 +1,6 @@
 //! The records of a set for members that are not served connections.
 
-use crate::connection as flag;
+use crate::events::ONESHOT;
 use crate::sys;
 
 /// A member of two sets, or one whose number was closed while a duplicate is open. The kernel's set knows it, but not
@@ -28,7 +28,7 @@ impl SharedMember {
 
     /// Returns whether it is a one-shot member that was reported.
     pub(crate) fn has_fired(&self) -> bool {
-        self.reported && self.events & flag::ONESHOT != 0
+        self.reported && self.events & ONESHOT != 0
     }
 
     /// Removes it from the kernel's set, which knows it by the number by which it was added. If that number is closed,

@@ -4,8 +4,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use crate::connection;
 use crate::counters::Why;
+use crate::events::{IN, OUT};
 use crate::fd_table::{Entry, Kind};
 use crate::sockopt_effects::{self, Effect};
 use crate::stops;
@@ -24,9 +24,9 @@ pub(crate) fn is_harmless(level: c_int, name: c_int, value: Option<c_int>) -> bo
 /// Returns the events that the kernel reports once more to edge-triggered members when this option is set.
 pub(crate) fn edges_of(level: c_int, name: c_int) -> u32 {
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => connection::IN,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => IN,
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE)
-        | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => connection::OUT,
+        | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => OUT,
         _ => 0,
     }
 }

@@ -6,11 +6,11 @@
 use annulus::metrics::layout::switch::{self, SwitchCounter};
 
 use crate::classify;
-use crate::connection::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::counters::Why;
 use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
+use crate::events::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::fd_table::{self, Kind};
 use crate::inherited_set::{self, Member};
 use crate::listeners;

@@ -10,13 +10,13 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::blocking::before_blocking_on;
 use super::{catch_panic, create, may_be_mapped};
-use crate::connection::{IN, PRI};
 use crate::counters::Why;
 use crate::ctl_request::CtlRequest;
 use crate::epoll_ctl;
 use crate::epoll_set::Set;
 use crate::epoll_wait;
 use crate::errno::into_return_int;
+use crate::events::{IN, PRI};
 use crate::fd_table::{self, Kind};
 use crate::inherited_set;
 use crate::program_rings;

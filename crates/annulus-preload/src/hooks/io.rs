@@ -16,9 +16,9 @@ use super::waits::{
     when_there_is_room,
 };
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
-use crate::connection::OUT;
 use crate::counters::{self, Call, Why};
 use crate::errno::{self, CallResult, into_return};
+use crate::events::OUT;
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::output;

@@ -14,10 +14,10 @@ use super::io::read_buffered;
 use super::unserve::{flush, hand_back, never_serve, never_serve_siblings};
 use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
 use crate::classify;
-use crate::connection;
 use crate::counters::{self, Call, Why};
 use crate::epoll_set::Set;
 use crate::errno::{self, CallResult, into_return_int};
+use crate::events::{IN, OUT};
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::hand_back;
@@ -181,14 +181,14 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
     let mut guard = gate::served(entry, fd).ok()?;
     guard.forget_reported_fd(fd);
     let mut connection = guard.connection(fd)?;
-    if entry.kind() == Kind::Served && key == connection::OUT {
+    if entry.kind() == Kind::Served && key == OUT {
         connection.is_narrow = sockopts::has_small_send_buffer(fd);
         output::check_writable(&mut guard, fd, connection);
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
     // nothing at all if it has neither unread bytes nor the end of the stream.
     let has_input = connection.buffered() > 0 || connection.ended;
-    let holds = key == connection::IN && has_input && connection.held_events() != 0;
+    let holds = key == IN && has_input && connection.held_events() != 0;
     if connection.mask() & key != 0 && (entry.kind() == Kind::Served || holds) {
         guard.notify(fd, connection, key);
     }

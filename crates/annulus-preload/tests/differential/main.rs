@@ -14,6 +14,9 @@ mod batching;
 mod cases;
 mod circumstances;
 mod errors;
+#[allow(dead_code, reason = "its own tests do without some of it")]
+#[path = "../../src/events.rs"]
+mod events;
 mod exports;
 mod hooks;
 #[allow(dead_code, reason = "its own tests do without some of it")]
@@ -30,6 +33,7 @@ mod program;
 mod send_errors;
 #[path = "../../src/sockopt_effects.rs"]
 mod sockopt_effects;
+mod tcp_poll;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

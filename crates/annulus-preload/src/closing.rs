@@ -11,10 +11,10 @@ use crate::fd_table::{Entry, Kind, SHARED, UNSHARED};
 use crate::hand_back::{count_unserved, stop_receiving};
 use crate::member::Member;
 use crate::output;
-use crate::poll_cycle;
 use crate::ring_policy;
 use crate::sockopts;
 use crate::sys;
+use crate::token::TokenKind;
 use crate::unread;
 use crate::writability;
 
@@ -99,12 +99,10 @@ fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool
 fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
     let before = inner.cancels.len();
     if connection.inbound.is_armed() {
-        inner
-            .cancels
-            .push(poll_cycle::receive_token(fd, connection));
+        inner.cancels.push(connection.token(TokenKind::Receive, fd));
     }
     if connection.polled != 0 {
-        inner.cancels.push(poll_cycle::poll_token(fd, connection));
+        inner.cancels.push(connection.token(TokenKind::Poll, fd));
     }
     if inner.cancels.len() > before {
         inner.submit_cancels();

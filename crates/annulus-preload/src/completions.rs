@@ -6,25 +6,42 @@
 
 use annulus::preload::Completion;
 
-use crate::connection::{Conn, GENERATION_MAX};
-use crate::counters::{self, Event};
+use crate::connection::Conn;
+use crate::counters;
 use crate::epoll_set::{Inner, RingContext};
 use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, OUT, RDHUP};
 use crate::hand_back;
 use crate::inbound::{Inbound, NextReceive};
-use crate::listeners;
 use crate::member::Member;
 use crate::outbound::{Outbound, Queue};
 use crate::output;
-use crate::poll_cycle::{self, TokenKind, receive_token, token};
+use crate::poll_cycle;
 use crate::send_errors;
 use crate::sys;
+use crate::token::{self, TokenKind, token};
 
 /// A receive of this size, bytes, switches the connection to reads by the program's own calls, with the ring only
 /// polling: a copy would cost more than a call.
 const BULK_BYTES: u32 = 8 << 10;
 /// Buffered bytes of one connection at which its receive is stopped.
 const BUFFERED_MAX: usize = 64 << 10;
+
+/// The event of which a completion informs.
+enum Event {
+    /// A receive took bytes or ended. `None`: the connection was closed.
+    Receive(i32, Option<Conn>),
+    /// A send took less than all bytes; the completion of others is suppressed.
+    PartialSend(i32, Conn),
+    Poll(i32, Conn),
+    /// The poll of the kernel's set ended.
+    Members,
+    Wake,
+    /// The poll of the listener with this place in the list ended.
+    Listener(usize),
+    Switch,
+    /// A cancellation ended, or a request for a connection or a listener that was closed.
+    Nothing,
+}
 
 impl Inner {
     /// Reaps completions and handles them. Returns their number.
@@ -51,7 +68,7 @@ impl Inner {
             }
         }
         self.accept_burst.round(count);
-        counters::count(Event::Completions, count as u64);
+        counters::count(counters::Event::Completions, count as u64);
         count
     }
 
@@ -86,51 +103,58 @@ impl Inner {
         }
     }
 
-    fn handle_completion(&mut self, context: &mut RingContext, completion: &Completion) {
-        let number = completion.user_data as u32 as i32;
-        let generation = (completion.user_data >> 32) as u32 & GENERATION_MAX;
-        let kind = (completion.user_data >> 56) as u8;
-        if !completion.more && poll_cycle::is_persistent(completion.user_data) {
-            context.ring.lasting = context.ring.lasting.saturating_sub(1);
-        }
+    /// Returns the event of which a completion with this token informs. No other place compares generations.
+    fn event(&self, token: u64) -> Event {
+        let (kind, generation, fd) = token::parts(token);
         let connection = || {
-            let candidate = self.connection(number)?;
+            let candidate = self.connection(fd)?;
             (candidate.generation == generation).then_some(candidate)
         };
         match kind {
-            kind if kind == TokenKind::Receive as u8 => {
-                let connection = connection();
-                self.on_received(context, number, connection, completion);
+            TokenKind::Receive => Event::Receive(fd, connection()),
+            TokenKind::Send => {
+                connection().map_or(Event::Nothing, |one| Event::PartialSend(fd, one))
             }
-            kind if kind == TokenKind::Send as u8 => {
-                if let Some(connection) = connection() {
-                    self.on_partial_send(context, number, connection, completion.res);
+            TokenKind::Poll => connection().map_or(Event::Nothing, |one| Event::Poll(fd, one)),
+            TokenKind::Members => Event::Members,
+            TokenKind::Wake => Event::Wake,
+            TokenKind::Listener => (self.listeners.iter())
+                .position(|listener| poll_cycle::listener_token(listener) == token)
+                .map_or(Event::Nothing, Event::Listener),
+            TokenKind::Switch => Event::Switch,
+            TokenKind::Ignored => Event::Nothing,
+        }
+    }
+
+    fn handle_completion(&mut self, context: &mut RingContext, completion: &Completion) {
+        let res = completion.res;
+        if !completion.more && token::is_persistent(completion.user_data) {
+            context.ring.lasting = context.ring.lasting.saturating_sub(1);
+        }
+        match self.event(completion.user_data) {
+            Event::Receive(fd, connection) => self.on_received(context, fd, connection, completion),
+            Event::PartialSend(fd, connection) => {
+                self.on_partial_send(context, fd, connection, res);
+            }
+            Event::Poll(fd, mut connection) => {
+                if !completion.more {
+                    connection.polled = 0;
                 }
+                self.on_polled(fd, connection, res);
             }
-            kind if kind == TokenKind::Poll as u8 => {
-                if let Some(mut connection) = connection() {
-                    if !completion.more {
-                        connection.polled = 0;
-                    }
-                    self.on_polled(number, connection, completion.res);
-                }
-            }
-            kind if kind == TokenKind::Members as u8 => {
-                self.kernel_polled = false;
-                self.kernel_ready = completion.res > 0;
-            }
-            kind if kind == TokenKind::Wake as u8 => {
+            Event::Members => (self.kernel_polled, self.kernel_ready) = (false, res > 0),
+            Event::Wake => {
                 let wake = token(TokenKind::Wake, 0, 0);
                 while !context.ring.arm_wake(wake) && poll_cycle::submit_once(&mut context.ring) {}
             }
-            kind if kind == TokenKind::Switch as u8 => {
-                poll_cycle::on_switch_change(&mut context.ring, completion.res);
-            }
-            kind if kind == TokenKind::Listener as u8 => {
+            Event::Listener(nth) => {
                 self.accept_burst.connection();
-                listeners::on_poll(&mut self.listeners, number, generation, completion.res);
+                let listener = &mut self.listeners[nth];
+                listener.polled = false;
+                listener.ready_events = u32::try_from(res).unwrap_or(0);
             }
-            _ => {}
+            Event::Switch => poll_cycle::on_switch_change(&mut context.ring, res),
+            Event::Nothing => {}
         }
     }
 
@@ -181,7 +205,7 @@ impl Inner {
             }
             errno => match -errno {
                 libc::ENOBUFS => {
-                    counters::count(Event::NoBuffers, 1);
+                    counters::count(counters::Event::NoBuffers, 1);
                     connection.next_receive = NextReceive::PollFirst;
                     if context.pool.run_short(&mut context.ring) {
                         self.arm(fd, connection);
@@ -249,7 +273,7 @@ impl Inner {
                 false => connection.inbound.stop_for_direct(),
             };
             if is_cancelled {
-                self.cancels.push(receive_token(fd, connection));
+                self.cancels.push(connection.token(TokenKind::Receive, fd));
             }
             self.to_poll.push(fd);
         }

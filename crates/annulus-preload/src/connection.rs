@@ -12,6 +12,7 @@ use crate::events::{ERR, HUP, IN, Readiness};
 use crate::inbound::{Inbound, NextReceive};
 use crate::member::Member;
 use crate::outbound::{Fin, Outbound, Queue};
+use crate::token::{GENERATION_MAX, TokenKind, token};
 
 /// The state of one connection.
 #[repr(C)]
@@ -172,6 +173,12 @@ impl Connection {
         self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
     }
 
+    /// Returns the token of a request for the connection.
+    #[inline]
+    pub(crate) fn token(&self, kind: TokenKind, fd: i32) -> u64 {
+        token(kind, self.generation, fd)
+    }
+
     /// Initialises a connection that a set starts to serve.
     pub(crate) fn begin(&mut self, events: u32, data: u64) {
         self.at = ptr::null_mut();
@@ -193,5 +200,3 @@ impl Connection {
         self.polled = 0;
     }
 }
-
-pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;

@@ -9,9 +9,9 @@ use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, RDHUP};
 use crate::fd_table::{self, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::member::Member;
 use crate::output;
-use crate::poll_cycle;
 use crate::set_members::AlreadyReported;
 use crate::sys;
+use crate::token::TokenKind;
 use crate::unread;
 
 /// The number of checks whether a polling kernel thread has completed a cancellation, which takes one of its rounds.
@@ -102,12 +102,10 @@ pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
 
 pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
     if connection.polled != 0 {
-        inner.cancels.push(poll_cycle::poll_token(fd, connection));
+        inner.cancels.push(connection.token(TokenKind::Poll, fd));
     }
     if connection.inbound.stop() {
-        inner
-            .cancels
-            .push(poll_cycle::receive_token(fd, connection));
+        inner.cancels.push(connection.token(TokenKind::Receive, fd));
     }
     if connection.inbound.is_armed() && inner.is_polled() {
         // With SQPOLL the ring is not idle: data may arrive until the cancelled receive has completed.

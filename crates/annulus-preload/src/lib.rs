@@ -24,9 +24,10 @@
 //!   events that follow from them. `member_list`: the descriptors of a set. `ready_list`: connections with events to
 //!   report. `set_members`: members that are not served. `young_set`, `early_members`: a set and its members before it
 //!   has a ring.
-//! - `poll_cycle`, `completions`: push, enter, reap; completion handlers. `epoll_wait`, `reports`, `epoll_ctl`: the two
-//!   calls with these names. `receive`, `send`, `shut_down`: reads, writes and their end. `unread`, `output`: the
-//!   received and the written bytes of a connection. `send_errors`: which errors of a send end a connection.
+//! - `poll_cycle`, `completions`, `token`: push, enter, reap; completion handlers; the tokens of requests.
+//!   `epoll_wait`, `reports`, `epoll_ctl`: the two calls with these names. `receive`, `send`, `shut_down`: reads,
+//!   writes and their end. `unread`, `output`: the received and the written bytes of a connection. `send_errors`: which
+//!   errors of a send end a connection.
 //! - `gate`: which calls for a connection are served. `hand_back`, `removal`, `set_end`: handing back and removing
 //!   a connection; the end of a set. `duplicates`, `closing`, `descriptor`: duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
@@ -120,6 +121,7 @@ mod stops;
 mod switch;
 mod switch_position;
 mod sys;
+mod token;
 mod unread;
 mod writability;
 mod young_set;

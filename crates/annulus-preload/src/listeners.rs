@@ -175,14 +175,3 @@ fn remove(guard: &mut SetGuard, nth: usize) {
     stop(guard, nth);
     guard.listeners.remove(nth);
 }
-
-/// Records the result of a listener's poll.
-pub(crate) fn on_poll(listeners: &mut [Listener], fd: i32, generation: u32, res: i32) {
-    let it = (listeners.iter_mut()).find(|listener| {
-        listener.fd == fd && listener.generation & crate::connection::GENERATION_MAX == generation
-    });
-    if let Some(listener) = it {
-        listener.polled = false;
-        listener.ready_events = u32::try_from(res).unwrap_or(0);
-    }
-}

@@ -12,7 +12,7 @@ use annulus::metrics::layout::switch;
 use annulus::preload::{ServerRing, Sqe, Wait, request};
 
 use crate::buffers::{Arena, Pool, RING_SLOTS};
-use crate::connection::{Conn, GENERATION_MAX};
+use crate::connection::Conn;
 use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
@@ -26,54 +26,13 @@ use crate::publish;
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::set_members::Listener;
+use crate::token::{TokenKind, is_persistent, token};
 
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
 
 /// The maximum number of rounds that cancel all requests before a ring is closed; usually one is enough.
 const CANCEL_ROUNDS_MAX: u32 = 16;
-
-/// The subject of a completion; part of a token, with generation and descriptor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum TokenKind {
-    Receive = 1,
-    Send,
-    Poll,
-    Members,
-    Wake,
-    Listener,
-    Ignored,
-    Switch,
-}
-
-pub(crate) fn token(kind: TokenKind, generation: u32, number: i32) -> u64 {
-    u64::from(kind as u8) << 56
-        | u64::from(generation & GENERATION_MAX) << 32
-        | u64::from(number as u32)
-}
-
-/// Returns whether an entry stays in the kernel until an event occurs. A send never does: it is complete once it was
-/// submitted.
-pub(crate) fn is_persistent(user_data: u64) -> bool {
-    const PERSISTENT: [u8; 4] = [
-        TokenKind::Receive as u8,
-        TokenKind::Poll as u8,
-        TokenKind::Members as u8,
-        TokenKind::Listener as u8,
-    ];
-    PERSISTENT.contains(&((user_data >> 56) as u8))
-}
-
-/// The token of a connection's receive.
-pub(crate) fn receive_token(fd: i32, connection: Conn) -> u64 {
-    token(TokenKind::Receive, connection.generation, fd)
-}
-
-/// The token of a connection's poll.
-pub(crate) fn poll_token(fd: i32, connection: Conn) -> u64 {
-    token(TokenKind::Poll, connection.generation, fd)
-}
 
 /// The token of a listener's poll.
 pub(crate) fn listener_token(listener: &Listener) -> u64 {
@@ -219,7 +178,7 @@ impl Inner {
             debug_assert!(connection.backlog.is_empty(), "deferred output comes first");
             connection.queue = Queue::Pushed;
             let sqe = send_entry(fd, arena, connection);
-            let user_data = token(TokenKind::Send, connection.generation, fd);
+            let user_data = connection.token(TokenKind::Send, fd);
             push(ring, Sqe { user_data, ..sqe });
         }
     }
@@ -362,7 +321,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
         Sqe {
             flags: request::BUFFER_SELECT,
             ioprio,
-            user_data: receive_token(fd, connection),
+            user_data: connection.token(TokenKind::Receive, fd),
             ..Sqe::new(request::RECV, fd)
         },
     );
@@ -397,9 +356,9 @@ fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     connection.polled = events | ERR | HUP;
     if before != 0 {
         // A poll for fewer events is cancelled, and pushed again when its completion arrives.
-        return push(ring, cancel(poll_token(fd, connection)));
+        return push(ring, cancel(connection.token(TokenKind::Poll, fd)));
     }
-    let user_data = token(TokenKind::Poll, connection.generation, fd);
+    let user_data = connection.token(TokenKind::Poll, fd);
     let mut sqe = poll(fd, events, user_data);
     if events & IN == 0 {
         // The kernel always reports an end that has arrived, and would complete the poll repeatedly.

@@ -34,6 +34,9 @@ mod send_errors;
 #[path = "../../src/sockopt_effects.rs"]
 mod sockopt_effects;
 mod tcp_poll;
+#[allow(dead_code, reason = "its own tests do without some of it")]
+#[path = "../../src/token.rs"]
+mod token;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

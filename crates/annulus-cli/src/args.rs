@@ -6,6 +6,7 @@ mod doctor;
 mod file;
 mod http;
 mod job;
+mod loads;
 mod multiget;
 mod net;
 mod receive;
@@ -25,8 +26,11 @@ use clap::{Parser, Subcommand};
 pub(crate) use address::Address;
 pub(crate) use all::AllArgs;
 pub(crate) use doctor::DoctorArgs;
-pub(crate) use file::{FileArgs, LoadName, Rw, Sync};
+pub(crate) use file::{FileArgs, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};
+#[cfg(test)]
+pub(crate) use loads::Load;
+pub(crate) use loads::{Cache, Rw};
 pub(crate) use multiget::MultigetArgs;
 pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,

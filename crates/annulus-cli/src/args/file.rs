@@ -9,52 +9,10 @@ use super::BenchWatchArgs;
 use super::MORE_OPTIONS;
 use super::TraceArgs;
 use super::job::JobArgs;
+use super::loads::{Load, PLAIN, Rw};
 use super::report::{Heatmap, PictureArgs};
 use super::value::{parse_bytes, parse_seconds};
 use crate::trace::labelled;
-
-/// The kind of operations and their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Rw {
-    /// Sequential reads
-    Read,
-    /// Sequential writes
-    Write,
-    /// Random reads
-    Randread,
-    /// Random writes
-    Randwrite,
-    /// Sequential reads and writes, mixed by --rwmixread
-    Readwrite,
-    /// Random reads and writes, mixed by --rwmixread
-    Randrw,
-}
-
-/// A named load. Options on the command line override its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LoadName {
-    /// Sequential reads of a large file: --rw read --bs 16k --depth 64 --buffered
-    SequentialRead,
-    /// Random reads of a large file: --rw randread --bs 16k --depth 64 --buffered
-    RandomRead,
-    /// Each write on stable storage before it completes: --rw randwrite --bs 16k --depth 64 --sync each --buffered
-    DurableWrite,
-    /// Reads and writes from 32 threads: --rw readwrite --bs 16k --depth 2048 --threads 32 --buffered
-    MixedThreads,
-    /// Tables of a database that exceed the memory: --files 128 --bs 4k --depth 8,32,512 --memory 1G --buffered
-    ManyFiles,
-    /// Linux AIO, io_uring and SQPOLL, direct and buffered: --bs 4k --depth 1,32,128,256
-    AioUring,
-    /// Many tasks with a range each, also under Tokio: --bs 64k --depth 20000 --runtime 5 --buffered
-    Ranges,
-    /// Open, metadata, read and close of each file, cached and cold: --files 10000 --bs 4k --depth 64 --syscalls
-    SmallFiles,
-    /// One call per file that reads it whole, such as std::fs::read: options of small-files
-    WholeFiles,
-    /// 32 tasks with 1,000 reads each of a large file, cold and cached: --bs 128k --depth 32
-    #[value(name = "tokio-8367")]
-    Tokio8367,
-}
 
 /// The time when writes are flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,7 +73,7 @@ pub(crate) struct FileArgs {
 
     /// Named load; other options override its settings
     #[arg(long, value_enum, value_name = "NAME")]
-    pub(crate) load: Option<LoadName>,
+    pub(crate) load: Option<Load>,
 
     /// Operations and their order [default: randread]
     #[arg(long, value_enum)]
@@ -262,6 +220,11 @@ pub(crate) struct FileArgs {
 }
 
 impl FileArgs {
+    /// Returns the named load, or the options without one.
+    pub(crate) fn load_or_plain(&self) -> Load {
+        self.load.unwrap_or(PLAIN)
+    }
+
     /// Returns the arguments for one of `count` comparisons. If there are several, its output files have `word` in
     /// their names.
     pub(crate) fn for_one_of(&self, count: usize, word: &str) -> FileArgs {

@@ -11,8 +11,9 @@ use rustix::io::Errno;
 
 use super::check::Contents;
 use super::limit::Limit;
-use super::plan::{Cache, Plan};
+use super::plan::Plan;
 use super::testfile::TestFile;
+use crate::args::Cache;
 use crate::bench::machine::memory_available_bytes;
 use crate::fault::Fault;
 use crate::signals;

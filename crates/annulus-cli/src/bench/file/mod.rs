@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use crate::args::FileArgs;
+use crate::args::{Cache, FileArgs};
 use crate::bench::early::interruption;
 use crate::bench::machine::{Machine, allow_many_open_files};
 use crate::bench::output::{Destination, Header, print_text};
@@ -22,7 +22,6 @@ mod check;
 pub(crate) mod fio;
 pub(crate) mod json;
 mod limit;
-mod loads;
 mod order;
 mod plan;
 mod run;
@@ -40,7 +39,7 @@ mod worker;
 
 use json::{Load, Outcome, Report, Run, VariantFacts};
 use limit::Limit;
-use plan::{Cache, Plan};
+use plan::Plan;
 use run::AnyVariant;
 use testfile::TestFile;
 use variant::{BASE, Side, side};
@@ -184,7 +183,7 @@ fn requested(args: &FileArgs) -> Vec<String> {
     if !args.variants.is_empty() {
         return args.variants.clone();
     }
-    let names = loads::preset(args.load).variants.iter();
+    let names = args.load_or_plain().variants.iter();
     names.map(|name| name.to_string()).collect()
 }
 
@@ -400,7 +399,7 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
         depths: plan.depths.clone(),
         threads: plan.threads,
         drivers: plan.drivers,
-        name: plan.load.and_then(loads::name),
+        name: plan.load.map(String::from),
         durable: plan.durable,
         memory_limit_bytes: plan.memory_bytes,
         runtime_seconds: plan.runtime.as_secs_f64(),

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::loads::preset;
-use crate::args::{FileArgs, LoadName, Rw, Sync};
+use crate::args::{Cache, FileArgs, Rw, Sync};
 use crate::fault::Fault;
 
 /// The kernel's limit on the entries of a ring.
@@ -25,44 +24,11 @@ const MEMORY_MIN: u64 = 16 << 20;
 /// The ratio of data to memory from which the kernel reclaims each block before it is used again.
 const FORGETS: u64 = 2;
 
-/// The role of the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cache {
-    /// `O_DIRECT`: the page cache is bypassed.
-    Direct,
-    /// The file is not in the page cache, and no block is used twice.
-    Cold,
-    /// The whole file is in the page cache.
-    Hot,
-    /// The memory limit is reached, and the page cache holds a part of the file.
-    Full,
-}
-
-impl Cache {
-    /// Returns the word for names of files.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Cache::Direct => "direct",
-            Cache::Cold => "cold",
-            Cache::Hot => "hot",
-            Cache::Full => "full",
-        }
-    }
-
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Cache::Direct => "direct",
-            Cache::Cold => "buffered, cold",
-            Cache::Hot => "buffered, hot",
-            Cache::Full => "buffered, memory full",
-        }
-    }
-}
 
 /// The options of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) load: Option<LoadName>,
+    pub(crate) load: Option<&'static str>,
     pub(crate) path: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
     pub(crate) overwrite: bool,
@@ -104,7 +70,7 @@ impl Plan {
             _ if args.hot => (&[Cache::Hot][..], true),
             _ if args.cold || args.buffered => (&[Cache::Cold][..], true),
             _ if args.direct => (&[Cache::Direct][..], true),
-            _ => (preset(args.load).caches, false),
+            _ => (args.load_or_plain().caches, false),
         };
         // Short, so that it is easy to type.
         let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
@@ -119,10 +85,10 @@ impl Plan {
     }
 
     fn new(args: &FileArgs, cache: Cache, cache_requested: bool) -> Result<Plan, Fault> {
-        let load = preset(args.load);
+        let load = args.load_or_plain();
         let rw = args.rw.unwrap_or(load.rw);
         let mut plan = Plan {
-            load: args.load,
+            load: args.load.map(|load| load.name),
             path: args.path.clone(),
             dir: args.dir.clone(),
             overwrite: args.overwrite,
@@ -287,4 +253,57 @@ fn depths(requested: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
         }
     }
     Ok(depths)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Parser, ValueEnum};
+
+    use super::*;
+    use crate::args::{Args, BenchTarget, Command, Load};
+
+    fn plan(line: &[&str]) -> Plan {
+        let line = ["annulus", "bench", "file"].iter().chain(line);
+        let Command::Bench(bench) = Args::try_parse_from(line).unwrap().command else {
+            panic!("not a bench")
+        };
+        let BenchTarget::File(args) = bench.target else {
+            unreachable!()
+        };
+        Plan::all(&args).unwrap().remove(0)
+    }
+
+    #[test]
+    fn every_load_is_a_plan_and_its_variants_exist() {
+        for load in Load::value_variants() {
+            let plan = plan(&["--load", load.name]);
+            assert_eq!(plan.cache, load.caches[0], "{load:?}");
+            let names: Vec<String> = load.variants.iter().map(|name| name.to_string()).collect();
+            assert!(
+                crate::bench::file::variant::choose(&names).is_ok(),
+                "{load:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_take_precedence_over_the_load() {
+        let load = plan(&["--load", "durable-write"]);
+        assert_eq!((load.block_bytes, load.durable), (16384, true));
+        assert_eq!(load.depths, [64]);
+        let typed = plan(&[
+            "--load",
+            "durable-write",
+            "--bs",
+            "4k",
+            "--sync",
+            "none",
+            "--depth",
+            "2,3",
+            "--direct",
+        ]);
+        assert_eq!((typed.block_bytes, typed.durable), (4096, false));
+        assert_eq!((typed.rw, typed.cache), (Rw::Randwrite, Cache::Direct));
+        assert_eq!(typed.depths, [2, 3]);
+    }
 }

@@ -210,6 +210,8 @@ pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, Run
         tally: Mutex::new(Tally::new()),
         started: Mutex::new(sender),
     });
+    // Before the variant starts, because the kernel locks the process's memory map for it.
+    machine::reset_peak_rss();
     let thread = {
         let (harness, variant, job) = (Arc::clone(&harness), Arc::clone(variant), spec.job);
         std::thread::Builder::new()
@@ -252,7 +254,6 @@ fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailur
         }
         Some(Event::Stop) | None => return Err(events.hangs("to set itself up")),
     }
-    machine::reset_peak_rss();
     let until = |ns: u64| Duration::from_nanos(ns.saturating_sub(shared.now_ns()));
     let mut early = events.wait(until(shared.measured_from_ns.load(Relaxed)));
     let (before, before_ns) = (Usage::now(), shared.now_ns());

@@ -16,7 +16,8 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags, fdatasync, fstatfs, seek, statx};
 
 use super::check::{Contents, dataset_offset, write_tags};
 use super::limit::Limit;
-use super::plan::{Cache, Plan};
+use super::plan::Plan;
+use crate::args::Cache;
 use crate::fault::Fault;
 use crate::signals::Removal;
 

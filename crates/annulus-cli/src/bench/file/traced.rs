@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::json::Outcome;
-use super::loads::preset;
 use super::plan::Plan;
 use super::run::{self, AnyVariant};
 use super::single;
@@ -36,7 +35,7 @@ impl TraceRequest {
         variants: &[AnyVariant],
     ) -> Result<TraceRequest, Fault> {
         let mut options = args.trace.clone();
-        options.syscalls |= preset(args.load).syscalls;
+        options.syscalls |= args.load_or_plain().syscalls;
         let trace = Trace::new(&options, args.replace)?;
         // The base is always measured, but its graph is drawn only if it is named.
         let sets = ["all", "default"];

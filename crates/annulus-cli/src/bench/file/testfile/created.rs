@@ -10,8 +10,9 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs, syncfs};
 
 use super::{TestFile, Tree, cannot, choose_direct, enough_blocks, fill};
+use crate::args::Cache;
 use crate::bench::file::check::{Contents, dataset_offset, write_tags};
-use crate::bench::file::plan::{Cache, Plan};
+use crate::bench::file::plan::Plan;
 use crate::fault::Fault;
 use crate::signals::Removal;
 

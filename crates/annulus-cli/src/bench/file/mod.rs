@@ -25,16 +25,20 @@ mod limit;
 mod order;
 mod plan;
 mod run;
+mod shared;
 mod single;
 pub(crate) mod stats;
 pub(crate) mod table;
+mod tally;
 mod testfile;
 #[cfg(test)]
 mod tests;
 mod traced;
 pub(crate) mod variant;
 mod verdict;
+mod verify;
 mod watching;
+mod work;
 mod worker;
 
 use json::{Load, Outcome, Report, Run, VariantFacts};

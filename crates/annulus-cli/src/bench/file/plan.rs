@@ -24,7 +24,6 @@ const MEMORY_MIN: u64 = 16 << 20;
 /// The ratio of data to memory from which the kernel reclaims each block before it is used again.
 const FORGETS: u64 = 2;
 
-
 /// The options of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

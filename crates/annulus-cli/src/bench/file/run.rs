@@ -1,47 +1,65 @@
-//! One run of a variant at a depth: starts it, measures it, and abandons it if it hangs.
+//! A run: one variant, or all clones of a stage of a job file, started together and measured.
 //!
-//! The variant runs on its own thread. The thread that called [`run`] sleeps, and reads the process's CPU time at the
-//! start and the end of the measured time.
+//! Each part runs on a thread of its own, and is abandoned if it hangs. The thread that called [`run`] sleeps, and reads
+//! the process's CPU time at the start and the end of the measured time.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_baselines::{Bench, Failure, Finished, Job, Variant};
 
-use super::check::Contents;
-use super::order::Order;
-use super::worker::{BenchWorker, Tally};
+use super::shared::Shared;
+use super::tally::Tally;
+use super::verify::Written;
+use super::work::Work;
+use super::worker::BenchWorker;
 use crate::bench::machine::{self, Usage};
-use crate::bench::timeline::CallSamples;
 use crate::signals::{self, GIVE_UP};
 
-/// The time before the measured time; at most a fifth of it.
-const RAMP: Duration = Duration::from_millis(200);
 /// The time after which a variant counts as hung, while it sets itself up or finishes after the end.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A variant of this tool.
 pub(crate) type AnyVariant = Arc<dyn Variant<Harness>>;
 
-/// The parameters of a run besides the job.
-pub(crate) struct RunSpec {
+/// A variant with its operations: the run of a comparison, or a clone of a job.
+pub(crate) struct Part {
+    pub(crate) variant: AnyVariant,
     pub(crate) job: Job,
-    pub(crate) order: Order,
-    pub(crate) contents: Contents,
-    pub(crate) write_percent: u8,
-    pub(crate) runtime: Duration,
-    /// Measure from the first operation to the last, of an order that ends.
-    pub(crate) once: bool,
-    pub(crate) seed: u64,
-    /// The number of the run, which written data carries.
-    pub(crate) stamp: u64,
+    pub(crate) work: Work,
+    /// Flush the files at the end.
+    pub(crate) fsync: bool,
+    /// Returns the work that reads the written blocks back, if that is requested.
+    pub(crate) read_back: Option<ReadBack>,
+}
+
+/// The time in which the processor time of the process is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// The measured time of the only part. A part that exceeds it by far counts as hung.
+    Measured,
+    /// From the common start to the end of the last part.
+    Whole,
 }
 
 /// The results of a run.
 pub(crate) struct RunOutcome {
+    pub(crate) parts: Vec<Result<Ended, Failure>>,
+    /// CPU time of this process in the window.
+    pub(crate) cpu_ns: f64,
+    /// The most memory that was resident in this process during the run, mapped files included.
+    pub(crate) peak_rss_bytes: Option<u64>,
+    /// Processors used by others, and withheld by the hypervisor, on average over the window.
+    pub(crate) others_busy: f64,
+    pub(crate) stolen: f64,
+}
+
+/// The results of a part.
+pub(crate) struct Ended {
     pub(crate) tally: Tally,
     /// Calls by slice, for a variant that counts them itself.
     pub(crate) calls: Option<Vec<u64>>,
@@ -50,89 +68,86 @@ pub(crate) struct RunOutcome {
     pub(crate) measured: Duration,
     /// Set if the run ended early because every block had been used.
     pub(crate) ran_out: bool,
-    /// Set if a signal ended the run early.
+    /// Set if the run ended before the end of its time for another reason, such as a signal.
     pub(crate) cut_short: bool,
-    /// CPU time of this process per measured operation.
-    pub(crate) cpu_ns_per_op: f64,
-    /// The most memory that was resident in this process during the run, mapped files included.
-    pub(crate) peak_rss_bytes: Option<u64>,
-    /// Processors used by others, and withheld by the hypervisor, on average over the measured time.
-    pub(crate) others_busy: f64,
-    pub(crate) stolen: f64,
+    /// The results of reading back the written blocks.
+    pub(crate) read_back: Option<Box<Ended>>,
 }
 
 /// The reason why a run has no results.
 pub(crate) enum RunFailure {
-    Variant(Failure),
-    /// The variant did not return. Its threads still run, so nothing can be measured after it.
+    /// A variant did not return. Its threads still run, so nothing can be measured after it.
     Hangs(String),
-    /// The variant did not return after a signal.
+    /// A variant did not return after a signal.
     Abandoned(String),
 }
 
-/// The state that all workers of a run share.
-pub(crate) struct Shared {
+/// The common start of all parts.
+struct Stage {
     epoch: Instant,
-    pub(crate) measured_from_ns: AtomicU64,
-    pub(crate) end_ns: AtomicU64,
-    ran_out: AtomicU64,
-    /// The time of the last completion.
-    last_ns: AtomicU64,
-    pub(crate) order: Order,
-    pub(crate) contents: Contents,
-    pub(crate) files: usize,
-    pub(crate) offset_bytes: u64,
-    /// The length of the used part of each file.
-    pub(crate) file_bytes: u64,
-    pub(crate) blocks_per_file: u64,
-    pub(crate) block_bytes: usize,
-    pub(crate) write_percent: u8,
-    pub(crate) seed: u64,
-    pub(crate) stamp: u64,
-    pub(crate) calls: CallSamples,
-    runtime: Duration,
-    once: bool,
+    parts: usize,
+    arrived: Mutex<Arrived>,
+    changed: Condvar,
+    events: Mutex<Sender<Event>>,
 }
 
-impl Shared {
-    #[inline]
-    pub(crate) fn now_ns(&self) -> u64 {
+#[derive(Default)]
+struct Arrived {
+    parts: usize,
+    /// The time of the start, and the usage then.
+    start: Option<(u64, Usage)>,
+}
+
+enum Event {
+    Started,
+    Finished(usize, Result<Ended, Failure>),
+    /// A signal requests the end.
+    Stop,
+}
+
+impl Stage {
+    fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    pub(crate) fn runtime_ns(&self) -> u64 {
-        self.runtime.as_nanos() as u64
-    }
-
-    /// Ends the run for all workers, because no block is left. A run that uses each block once ends with its last
-    /// completion instead.
-    #[cold]
-    pub(crate) fn ran_out(&self, now_ns: u64) {
-        if !self.once {
-            self.end_ns.fetch_min(now_ns, Relaxed);
+    /// Counts a part as ready, or as failed before its start. The last one starts the stage.
+    fn arrive(&self) -> MutexGuard<'_, Arrived> {
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        arrived.parts += 1;
+        if arrived.parts == self.parts {
+            let usage = Usage::now();
+            arrived.start = Some((self.now_ns(), usage));
+            self.changed.notify_all();
         }
-        self.ran_out.store(1, Relaxed);
+        arrived
     }
 
-    /// Ends the run for all workers. Operations in flight still complete.
-    fn stop(&self) {
-        self.end_ns.fetch_min(self.now_ns(), AcqRel);
+    /// Reports that a part is ready, and blocks until all are. Returns the time of the start.
+    fn start(&self) -> u64 {
+        let mut arrived = self.arrive();
+        loop {
+            if let Some((begin_ns, _)) = arrived.start {
+                return begin_ns;
+            }
+            arrived = (self.changed.wait(arrived)).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn send(&self, event: Event) {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a receiver, this run has been abandoned.
+        let _ = events.send(event);
     }
 }
 
 /// The variant's view of the run.
 pub(crate) struct Harness {
     shared: Arc<Shared>,
+    stage: Arc<Stage>,
+    /// True until this part has arrived at the start of the stage.
+    due: AtomicBool,
     workers: AtomicU64,
     tally: Mutex<Tally>,
-    started: Mutex<Sender<Event>>,
-}
-
-enum Event {
-    Started,
-    Finished(Result<Finished, Failure>),
-    /// A signal requests the end.
-    Stop,
 }
 
 impl Bench for Harness {
@@ -143,27 +158,22 @@ impl Bench for Harness {
     }
 
     fn go(&self) {
-        let ramp = match self.shared.once {
-            true => Duration::ZERO,
-            false => RAMP.min(self.shared.runtime / 5),
+        let begin_ns = match self.due.swap(false, Relaxed) {
+            true => self.stage.start(),
+            false => self.stage.now_ns(),
         };
-        let from = self.shared.now_ns() + ramp.as_nanos() as u64;
-        let end = from + self.shared.runtime.as_nanos() as u64;
-        // A swap, not a store: if a signal has already set an end, this synchronizes with it.
-        self.shared.end_ns.swap(end, AcqRel);
+        self.shared.start(begin_ns);
         if signals::received().is_some() {
             self.shared.stop();
         }
-        self.shared.measured_from_ns.store(from, Release);
-        self.send(Event::Started);
+        self.stage.send(Event::Started);
     }
 
     fn done(&self, worker: BenchWorker) {
-        self.shared.last_ns.fetch_max(worker.now_ns(), Relaxed);
-        self.tally
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add(worker.into_tally());
+        let done_ns = self.shared.now_ns();
+        self.shared.done_ns.fetch_max(done_ns, Relaxed);
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.add(worker.into_tally());
     }
 
     fn counts_calls(&self, read: Box<dyn Fn() -> u64 + Send + Sync>) {
@@ -172,171 +182,212 @@ impl Bench for Harness {
 }
 
 impl Harness {
-    fn send(&self, event: Event) {
-        // Without a receiver, this run has been abandoned.
-        let _ = self
-            .started
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .send(event);
+    fn new(stage: &Arc<Stage>, work: Work, due: bool) -> Harness {
+        Harness {
+            shared: Arc::new(Shared::new(stage.epoch, work)),
+            stage: Arc::clone(stage),
+            due: AtomicBool::new(due),
+            workers: AtomicU64::new(1),
+            tally: Mutex::new(Tally::new()),
+        }
+    }
+
+    /// Runs the variant to its end.
+    fn run(&self, variant: &AnyVariant, job: &Job) -> Result<Ended, Failure> {
+        let work = AssertUnwindSafe(|| variant.run(job, self));
+        let mut result = catch_unwind(work).unwrap_or_else(|panic| {
+            let text = format!("panicked: {}", panic_text(&*panic));
+            Err(Failure::Failed(text))
+        });
+        self.shared.calls.close();
+        if self.due.swap(false, Relaxed) {
+            drop(self.stage.arrive());
+            result = result.and(Err(Failure::Failed("ended without starting".into())));
+        }
+        let finished = result?;
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = std::mem::replace(&mut *tally, Tally::new());
+        let ran_out = self.shared.ran_out.load(Relaxed);
+        let mut end_ns = self.shared.end_ns.load(Relaxed);
+        // Work that ends before its time ends at its last completion.
+        if self.shared.done_ns.load(Relaxed) < end_ns {
+            end_ns = tally.last_ns;
+        }
+        let from_ns = self.shared.measured_from_ns.load(Relaxed);
+        let measured_ns = end_ns.saturating_sub(from_ns);
+        let runtime_ns = self.shared.runtime_ns();
+        Ok(Ended {
+            calls: self.shared.calls.by_slice(),
+            finished,
+            measured: Duration::from_nanos(measured_ns),
+            ran_out,
+            cut_short: !ran_out && runtime_ns.is_some_and(|runtime_ns| measured_ns < runtime_ns),
+            read_back: None,
+            tally,
+        })
     }
 }
 
-/// Measures `variant` with the parameters `spec`.
-pub(crate) fn run(variant: &AnyVariant, spec: RunSpec) -> Result<RunOutcome, RunFailure> {
-    let (sender, events) = channel();
-    let harness = Arc::new(Harness {
-        shared: Arc::new(Shared {
-            epoch: Instant::now(),
-            measured_from_ns: AtomicU64::new(0),
-            end_ns: AtomicU64::new(u64::MAX),
-            ran_out: AtomicU64::new(0),
-            last_ns: AtomicU64::new(0),
-            order: spec.order,
-            contents: spec.contents,
-            files: spec.job.files.len().max(spec.job.paths.len()),
-            offset_bytes: spec.job.offset_bytes,
-            file_bytes: spec.job.size_bytes,
-            blocks_per_file: spec.job.size_bytes / spec.job.block_bytes as u64,
-            block_bytes: spec.job.block_bytes,
-            write_percent: spec.write_percent,
-            seed: spec.seed,
-            stamp: spec.stamp,
-            calls: CallSamples::default(),
-            runtime: spec.runtime,
-            once: spec.once,
-        }),
-        workers: AtomicU64::new(1),
-        tally: Mutex::new(Tally::new()),
-        started: Mutex::new(sender),
+/// Returns the work that reads the given blocks back.
+pub(crate) type ReadBack = Box<dyn FnOnce(Written) -> Work + Send>;
+
+/// Runs a part, flushes its files, and reads back the blocks that it has written.
+fn perform(
+    harness: &Harness,
+    variant: &AnyVariant,
+    job: &Job,
+    fsync: bool,
+    read_back: Option<ReadBack>,
+) -> Result<Ended, Failure> {
+    let mut ended = harness.run(variant, job)?;
+    for file in job.files.iter().filter(|_| fsync) {
+        file.sync_all()
+            .map_err(|error| Failure::failed("fsync at the end of the job", &error))?;
+    }
+    if let (Some(work), Some(written)) = (read_back, ended.tally.written.take()) {
+        let again = Harness::new(&harness.stage, work(written), false);
+        ended.read_back = Some(Box::new(again.run(variant, job)?));
+    }
+    Ok(ended)
+}
+
+/// Runs all parts at the same time.
+pub(crate) fn run(parts: Vec<Part>, window: Window) -> Result<RunOutcome, RunFailure> {
+    let (sender, receiver) = channel();
+    let stage = Arc::new(Stage {
+        epoch: Instant::now(),
+        parts: parts.len(),
+        arrived: Mutex::default(),
+        changed: Condvar::new(),
+        events: Mutex::new(sender),
     });
+    let mut watch = Watch {
+        receiver,
+        results: parts.iter().map(|_| None).collect(),
+        started: false,
+        stopped: false,
+        patience: (window == Window::Measured).then_some(PATIENCE),
+    };
     // Before the variant starts, because the kernel locks the process's memory map for it.
     machine::reset_peak_rss();
-    let thread = {
-        let (harness, variant, job) = (Arc::clone(&harness), Arc::clone(variant), spec.job);
-        std::thread::Builder::new()
-            .name(format!("run {}", variant.name()))
-            .spawn(move || {
-                let work = std::panic::AssertUnwindSafe(|| variant.run(&job, &*harness));
-                let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
-                    Err(Failure::Failed(format!(
-                        "panicked: {}",
-                        panic_text(&*panic)
-                    )))
-                });
-                harness.shared.calls.close();
-                harness.send(Event::Finished(result));
-            })
-    };
-    thread.map_err(|error| RunFailure::Variant(Failure::failed("starting a thread", &error)))?;
-    let stopped = Arc::clone(&harness);
+    let mut shared = Vec::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let name = format!("run {}", part.variant.name());
+        let harness = Harness::new(&stage, part.work, true);
+        shared.push(Arc::clone(&harness.shared));
+        let work = move || {
+            let (variant, job) = (&part.variant, &part.job);
+            let result = perform(&harness, variant, job, part.fsync, part.read_back);
+            harness.stage.send(Event::Finished(index, result));
+        };
+        if let Err(error) = std::thread::Builder::new().name(name).spawn(work) {
+            drop(stage.arrive());
+            watch.results[index] = Some(Err(Failure::failed("starting a thread", &error)));
+        }
+    }
+    let stopped = (Arc::clone(&stage), shared.clone());
     let _hook = signals::on_first(move || {
-        stopped.shared.stop();
-        stopped.send(Event::Stop);
+        stopped.1.iter().for_each(|shared| shared.stop());
+        stopped.0.send(Event::Stop);
     });
-    let mut events = Events {
-        receiver: events,
-        stopped: false,
-    };
-    watch(&mut events, &harness)
+    watch.measure(&stage, &shared, window)
 }
 
-/// Sleeps during the run, and reads the usage at the start and the end of the measured time.
-fn watch(events: &mut Events, harness: &Harness) -> Result<RunOutcome, RunFailure> {
-    let shared = &harness.shared;
-    match events.patiently() {
-        Some(Event::Started) => {}
-        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Variant(failure)),
-        Some(Event::Finished(Ok(_))) => {
-            return Err(RunFailure::Variant(Failure::Failed(
-                "ended without starting".into(),
-            )));
-        }
-        Some(Event::Stop) | None => return Err(events.hangs("to set itself up")),
-    }
-    let until = |ns: u64| Duration::from_nanos(ns.saturating_sub(shared.now_ns()));
-    let mut early = events.wait(until(shared.measured_from_ns.load(Relaxed)));
-    let (before, before_ns) = (Usage::now(), shared.now_ns());
-    early = early.or_else(|| events.wait(until(shared.end_ns.load(Relaxed))));
-    let (after, after_ns) = (Usage::now(), shared.now_ns());
-    let peak_rss_bytes = machine::peak_rss_bytes();
-    let finished = match early.or_else(|| events.patiently()) {
-        Some(Event::Finished(Ok(finished))) => finished,
-        Some(Event::Finished(Err(failure))) => return Err(RunFailure::Variant(failure)),
-        Some(Event::Started) => {
-            return Err(RunFailure::Variant(Failure::Failed("started twice".into())));
-        }
-        Some(Event::Stop) | None => {
-            return Err(events.hangs("to finish after the end of its run"));
-        }
-    };
-    let mut tally = harness.tally.lock().unwrap_or_else(PoisonError::into_inner);
-    let tally = std::mem::replace(&mut *tally, Tally::new());
-    let ran_out = shared.ran_out.load(Relaxed) != 0;
-    let (from_ns, mut end_ns) = (
-        shared.measured_from_ns.load(Relaxed),
-        shared.end_ns.load(Relaxed),
-    );
-    if shared.once && ran_out {
-        end_ns = end_ns.min(shared.last_ns.load(Relaxed));
-    }
-    let measured_ns = end_ns.saturating_sub(from_ns);
-    // The thread may have woken late, so scale the usage to the measured time. If the run ended early, the process
-    // was idle until the wake-up, and there is nothing to scale.
-    let window_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
-    let cut_short = !ran_out && measured_ns < shared.runtime.as_nanos() as u64;
-    let scale = if ran_out || cut_short {
-        1.0
-    } else {
-        measured_ns as f64 / window_ns
-    };
-    let used = after.since(&before);
-    let (others_busy, stolen) = used.shares(window_ns);
-    Ok(RunOutcome {
-        cpu_ns_per_op: used.own_cpu_ns * scale / tally.measured.max(1) as f64,
-        peak_rss_bytes,
-        others_busy,
-        stolen,
-        measured: Duration::from_nanos(measured_ns),
-        ran_out,
-        cut_short,
-        calls: shared.calls.by_slice(),
-        finished,
-        tally,
-    })
-}
-
-/// The events of a run, for the thread that watches it.
-struct Events {
+/// The thread that watches a run.
+struct Watch {
     receiver: Receiver<Event>,
+    results: Vec<Option<Result<Ended, Failure>>>,
+    started: bool,
     /// A signal has requested the end.
     stopped: bool,
+    patience: Option<Duration>,
 }
 
-impl Events {
-    /// Returns the next event, if one occurs within this time and before a signal.
-    fn wait(&mut self, time: Duration) -> Option<Event> {
-        match self.receiver.recv_timeout(time) {
-            Ok(Event::Stop) => {
-                self.stopped = true;
-                None
-            }
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Event::Finished(Err(Failure::Failed(
-                "its thread has ended".into(),
-            )))),
+impl Watch {
+    /// Sleeps during the run, and reads the usage at the start and the end of the window.
+    fn measure(
+        mut self,
+        stage: &Stage,
+        shared: &[Arc<Shared>],
+        window: Window,
+    ) -> Result<RunOutcome, RunFailure> {
+        if !self.patiently(|watch| watch.started || watch.is_over()) {
+            return Err(self.hangs("to set itself up"));
         }
+        let mut arrived = stage.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = arrived.start.take();
+        drop(arrived);
+        let (mut before_ns, mut before) = start.unwrap_or_else(|| (stage.now_ns(), Usage::now()));
+        match (window, shared.first()) {
+            (Window::Measured, Some(shared)) => {
+                let at = |ns: u64| stage.epoch.checked_add(Duration::from_nanos(ns));
+                self.until(at(shared.measured_from_ns.load(Acquire)), Watch::is_over);
+                (before_ns, before) = (stage.now_ns(), Usage::now());
+                self.until(at(shared.end_ns.load(Relaxed)), Watch::is_over);
+            }
+            _ => drop(self.patiently(Watch::is_over)),
+        }
+        let (after_ns, after) = (stage.now_ns(), Usage::now());
+        let peak_rss_bytes = machine::peak_rss_bytes();
+        if !self.patiently(Watch::is_over) {
+            return Err(self.hangs("to finish after the end of its run"));
+        }
+        let parts: Vec<_> = self.results.into_iter().flatten().collect();
+        let window_ns = after_ns.saturating_sub(before_ns).max(1) as f64;
+        // The thread may have woken late, so scale the usage to the measured time. If the run ended early, the process
+        // was idle until the wake-up, and there is nothing to scale.
+        let scale = match (window, parts.first()) {
+            (Window::Measured, Some(Ok(ended))) if !ended.ran_out && !ended.cut_short => {
+                ended.measured.as_nanos() as f64 / window_ns
+            }
+            _ => 1.0,
+        };
+        let used = after.since(&before);
+        let (others_busy, stolen) = used.shares(window_ns);
+        Ok(RunOutcome {
+            parts,
+            cpu_ns: used.own_cpu_ns * scale,
+            peak_rss_bytes,
+            others_busy,
+            stolen,
+        })
     }
 
-    /// Waits for an event that the variant must reach. A signal shortens the wait.
-    fn patiently(&mut self) -> Option<Event> {
-        if !self.stopped
-            && let Some(event) = self.wait(PATIENCE)
-        {
-            return Some(event);
+    /// Returns whether all parts have finished.
+    fn is_over(&self) -> bool {
+        self.results.iter().all(Option::is_some)
+    }
+
+    /// Takes events until the run has reached a point, but not beyond this time or a signal. Returns whether it has.
+    fn until(&mut self, deadline: Option<Instant>, reached: fn(&Watch) -> bool) -> bool {
+        while !reached(self) {
+            let event = match deadline {
+                Some(deadline) => {
+                    let time = deadline.saturating_duration_since(Instant::now());
+                    self.receiver.recv_timeout(time).ok()
+                }
+                None => self.receiver.recv().ok(),
+            };
+            match event {
+                Some(Event::Started) => self.started = true,
+                Some(Event::Finished(index, result)) => self.results[index] = Some(result),
+                Some(Event::Stop) => {
+                    self.stopped = true;
+                    return false;
+                }
+                None => return false,
+            }
         }
-        self.stopped.then(|| self.wait(GIVE_UP)).flatten()
+        true
+    }
+
+    /// Waits for a point that the variants must reach. A signal shortens the wait.
+    fn patiently(&mut self, reached: fn(&Watch) -> bool) -> bool {
+        let deadline = self.patience.map(|time| Instant::now() + time);
+        if !self.stopped && self.until(deadline, reached) {
+            return true;
+        }
+        self.stopped && self.until(Some(Instant::now() + GIVE_UP), reached)
     }
 
     fn hangs(&self, doing: &str) -> RunFailure {

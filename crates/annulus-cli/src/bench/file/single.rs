@@ -1,5 +1,8 @@
 //! One run, with the preparation of the page cache before it and the check of the data after it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use annulus_baselines::{Failure, Job};
 use rustix::fs::fdatasync;
 
@@ -9,13 +12,18 @@ use super::json::{Checks, Latency, Outcome, Sample};
 use super::limit::Limit;
 use super::order::{Order, OrderSpec, mix};
 use super::plan::Plan;
-use super::run::{self, AnyVariant, RunFailure, RunOutcome, RunSpec};
+use super::run::{self, AnyVariant, Ended, Part, RunFailure, RunOutcome, Window};
+use super::tally::Direction;
 use super::testfile::TestFile;
 use super::variant::{Side, side};
+use super::work::{Check, Lengths, Pick, Work};
 use crate::args::Cache;
 use crate::bench::early;
 use crate::bench::timeline::Timeline;
 use crate::fault::Fault;
+
+/// The time before the measured time; at most a fifth of it.
+const RAMP: Duration = Duration::from_millis(200);
 
 /// The outcome of a run. `hangs` is set if the variant never returned.
 pub(crate) struct Done {
@@ -31,17 +39,22 @@ pub(crate) fn run(
     depth: usize,
     position: usize,
 ) -> Result<Done, Fault> {
-    run_by(plan, file, variant, depth, position, run::run)
+    run_by(plan, file, variant, depth, position, measured)
 }
 
-/// Runs `variant` at `depth`, as [`run`] does, but calls `how` instead of [`run::run`] for each attempt.
+/// Makes one attempt of a run.
+pub(crate) fn measured(part: Part) -> Result<RunOutcome, RunFailure> {
+    run::run(vec![part], Window::Measured)
+}
+
+/// Runs `variant` at `depth`, as [`run`] does, but calls `how` instead of [`measured`] for each attempt.
 pub(crate) fn run_by(
     plan: &Plan,
     file: &TestFile,
     variant: &AnyVariant,
     depth: usize,
     position: usize,
-    mut how: impl FnMut(&AnyVariant, RunSpec) -> Result<RunOutcome, RunFailure>,
+    mut how: impl FnMut(Part) -> Result<RunOutcome, RunFailure>,
 ) -> Result<Done, Fault> {
     let mut stretched = plan.clone();
     loop {
@@ -71,7 +84,7 @@ fn once(
     variant: &AnyVariant,
     depth: usize,
     position: usize,
-    how: &mut impl FnMut(&AnyVariant, RunSpec) -> Result<RunOutcome, RunFailure>,
+    how: &mut impl FnMut(Part) -> Result<RunOutcome, RunFailure>,
 ) -> Result<Done, Fault> {
     let done = |outcome| {
         Ok(Done {
@@ -89,59 +102,48 @@ fn once(
     };
     // Zero is the stamp of a file that no run has written to.
     let stamp = position as u64 + 1;
-    let seed = mix(plan.seed ^ mix(stamp));
-    let order = Order::new(OrderSpec {
-        blocks: file.total_bytes() / plan.block_bytes,
-        seed,
-        random: plan.random(),
-        // The null variant reads nothing, so it warms no block.
-        endless: !plan.once
-            && (file.cache != Cache::Cold
-                || plan.forgets(file.total_bytes())
-                || side(variant.name()) == Side::Null),
-        workers: depth,
-    });
-    let spec = RunSpec {
+    let part = Part {
+        work: work(plan, file, side(variant.name()), depth, stamp),
         job,
-        order,
-        contents: file.contents,
-        write_percent: plan.write_percent,
-        runtime: plan.runtime,
-        once: plan.once,
-        seed,
-        stamp,
+        variant: Arc::clone(variant),
+        fsync: false,
+        read_back: None,
     };
     let hits = || file.limit.as_ref().and_then(Limit::hits);
     let before = hits();
-    match how(variant, spec) {
-        Ok(_)
-            if file.cache == Cache::Full
-                && side(variant.name()) != Side::Null
-                && hits() == before =>
-        {
-            done(Outcome::NotPrepared {
+    let mut outcome = match how(part) {
+        Ok(outcome) => outcome,
+        Err(RunFailure::Abandoned(reason)) => {
+            return Ok(Done {
+                outcome: Outcome::Interrupted { reason },
+                hangs: true,
+            });
+        }
+        Err(RunFailure::Hangs(reason)) => {
+            return Ok(Done {
+                outcome: failed(reason),
+                hangs: true,
+            });
+        }
+    };
+    let null = side(variant.name()) == Side::Null;
+    done(match outcome.parts.pop() {
+        Some(Ok(_)) if file.cache == Cache::Full && !null && hits() == before => {
+            Outcome::NotPrepared {
                 reason: cache::NOT_FULL.into(),
-            })
+            }
         }
-        Ok(ended) => done(judge(plan, file, ended, resident, stamp)?),
-        Err(RunFailure::Variant(Failure::Unavailable(reason))) => {
-            done(Outcome::Unavailable { reason })
-        }
-        Err(RunFailure::Variant(Failure::Failed(reason))) => done(Outcome::Failed {
-            reason,
-            sample: None,
-        }),
-        Err(RunFailure::Abandoned(reason)) => Ok(Done {
-            outcome: Outcome::Interrupted { reason },
-            hangs: true,
-        }),
-        Err(RunFailure::Hangs(reason)) => Ok(Done {
-            outcome: Outcome::Failed {
-                reason,
-                sample: None,
-            },
-            hangs: true,
-        }),
+        Some(Ok(ended)) => judge(plan, file, (&outcome, &ended), resident, stamp)?,
+        Some(Err(Failure::Unavailable(reason))) => Outcome::Unavailable { reason },
+        Some(Err(Failure::Failed(reason))) => failed(reason),
+        None => failed("nothing has run".into()),
+    })
+}
+
+fn failed(reason: String) -> Outcome {
+    Outcome::Failed {
+        reason,
+        sample: None,
     }
 }
 
@@ -172,21 +174,59 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
     }
 }
 
+fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> Work {
+    let seed = mix(plan.seed ^ mix(stamp));
+    let order = Order::new(OrderSpec {
+        blocks: file.total_bytes() / plan.block_bytes,
+        seed,
+        random: plan.random(),
+        // The null variant reads nothing, so it warms no block.
+        endless: !plan.once
+            && (file.cache != Cache::Cold
+                || plan.forgets(file.total_bytes())
+                || side == Side::Null),
+        workers: depth,
+    });
+    Work {
+        write_percent: plan.write_percent,
+        lengths: [0, 1].map(|_| Lengths::Fixed(plan.block_bytes)),
+        block_bytes: plan.block_bytes,
+        block_bytes_max: plan.block_bytes,
+        files: file.count(),
+        offset_bytes: file.offset_bytes,
+        file_bytes: file.file_bytes,
+        pick: Pick::Order(order),
+        bytes_max: u64::MAX,
+        ops_max: u64::MAX,
+        ramp: match plan.once {
+            true => Duration::ZERO,
+            false => RAMP.min(plan.runtime / 5),
+        },
+        runtime: Some(plan.runtime),
+        once: plan.once,
+        rate: [0; 2],
+        seed,
+        check: Check::Contents(file.contents, stamp),
+        timeline: true,
+        thread_cpu: false,
+    }
+}
+
 /// Checks the samples again, and decides whether the run counts.
 fn judge(
     plan: &Plan,
     file: &TestFile,
-    ended: RunOutcome,
+    (outcome, ended): (&RunOutcome, &Ended),
     resident: f64,
     stamp: u64,
 ) -> Result<Outcome, Fault> {
-    let again = check_afterwards(plan, file, &ended, stamp)?;
+    let again = check_afterwards(plan, file, ended, stamp)?;
     let first_failure = ended
         .tally
         .first_failure
         .clone()
         .or_else(|| again.first_wrong.clone());
-    let mut sample = Box::new(sample(plan, &ended, &again, resident));
+    let mut sample = Box::new(sample(plan, (outcome, ended), &again, resident));
     let checks = &sample.checks;
     let bad = checks.bad();
     if bad > 0 {
@@ -224,7 +264,7 @@ fn judge(
 fn check_afterwards(
     plan: &Plan,
     file: &TestFile,
-    ended: &RunOutcome,
+    ended: &Ended,
     stamp: u64,
 ) -> Result<Afterwards, Fault> {
     if plan.writes() {
@@ -249,35 +289,43 @@ fn check_afterwards(
     .map_err(|error| Fault::failed(format!("reading the file again after a run: {error}")))
 }
 
-fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: f64) -> Sample {
+fn sample(
+    plan: &Plan,
+    (outcome, ended): (&RunOutcome, &Ended),
+    again: &Afterwards,
+    resident_before: f64,
+) -> Sample {
     let tally = &ended.tally;
+    let ops = tally.measured();
+    let mut both = Direction::new();
+    tally.directions.iter().for_each(|one| both.add(one));
     let seconds = ended.measured.as_secs_f64();
     let ops_per_second = if seconds > 0.0 {
-        tally.measured as f64 / seconds
+        ops as f64 / seconds
     } else {
         0.0
     };
-    let at = |quantile: f64| tally.latency.value_at_quantile(quantile);
+    let at = |quantile: f64| both.latency.value_at_quantile(quantile);
     Sample {
         seconds,
-        ops: tally.measured,
+        ops,
         ops_per_second,
         megabytes_per_second: ops_per_second * plan.block_bytes as f64 / 1e6,
         latency_ns: Latency {
-            mean: tally.latency.mean(),
+            mean: both.mean_ns(),
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p99_9: at(0.999),
             p99_99: at(0.9999),
-            max: tally.latency.max(),
+            max: both.latency.max(),
         },
-        cpu_us_per_op: ended.cpu_ns_per_op / 1000.0,
+        cpu_us_per_op: outcome.cpu_ns / 1000.0 / ops.max(1) as f64,
         calls_per_op: ended
             .finished
             .calls
             .map(|calls| calls as f64 / tally.completions.max(1) as f64),
-        peak_rss_bytes: ended.peak_rss_bytes,
+        peak_rss_bytes: outcome.peak_rss_bytes,
         checks: Checks {
             completions: tally.completions,
             correct: tally.checked,
@@ -288,8 +336,8 @@ fn sample(plan: &Plan, ended: &RunOutcome, again: &Afterwards, resident_before: 
         },
         resident_before,
         ran_out_of_blocks: ended.ran_out,
-        others_busy: ended.others_busy,
-        stolen: ended.stolen,
+        others_busy: outcome.others_busy,
+        stolen: outcome.stolen,
         note: ended.finished.note.clone(),
         timeline: Timeline::of(
             tally.recorder.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::json::Outcome;
 use super::plan::Plan;
-use super::run::{self, AnyVariant};
+use super::run::AnyVariant;
 use super::single;
 use super::testfile::TestFile;
 use super::variant::{self, Side, side};
@@ -148,9 +148,9 @@ impl TracedRun<'_> {
         };
         self.position += 1;
         let mut result = Err("the variant did not run".to_string());
-        let around = |variant: &AnyVariant, spec| {
+        let around = |part| {
             let attached = start();
-            let outcome = run::run(variant, spec);
+            let outcome = single::measured(part);
             result = attached.and_then(&mut stop);
             outcome
         };

@@ -7,20 +7,19 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 
-use annulus_baselines::slices::Recorder;
 use annulus_baselines::{Completed, Op, Worker};
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 
 use super::check::{self, Contents, SAMPLE_EVERY, SAMPLES_MAX, Sample, SampleKind};
 use super::order::Lease;
-use super::run::Shared;
+use super::shared::Shared;
+use super::tally::Tally;
+use super::verify;
+use super::work::{Check, Lengths, Pick};
+use crate::bench::machine::thread_cpu_ns;
 
-/// The longest recorded latency. Longer ones are recorded as this value.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// The precision of percentiles, in digits.
-const LATENCY_DIGITS: u8 = 3;
 /// The number of checked units from which the time of a check is kept out of the next operation's latency.
 const UNITS_RECLOCK: u64 = 8;
 
@@ -32,111 +31,92 @@ pub(crate) struct BenchWorker {
     now_ns: u64,
     /// The start of the measured time; zero until this worker has read it.
     measured_from_ns: u64,
-    block_bytes: usize,
+    pace: Option<Pace>,
+    /// The position of the next operation in each file, for reads and for writes.
+    next_at: [Vec<u64>; 2],
+    next_file: usize,
+    next_written: u64,
+    /// The processor time of the thread at the start.
+    cpu_ns: u64,
     tally: Tally,
     scratch: Vec<u8>,
 }
 
-/// The counts of a worker.
-pub(crate) struct Tally {
-    /// Correct completions within the measured time.
-    pub(crate) measured: u64,
-    /// All completions.
-    pub(crate) completions: u64,
-    /// Completions with the right length and, if it is known, the right content.
-    pub(crate) checked: u64,
-    /// Completions with the wrong length or the wrong content.
-    pub(crate) wrong: u64,
-    pub(crate) errors: u64,
-    /// The first wrong result or error, as text.
-    pub(crate) first_failure: Option<String>,
-    pub(crate) latency: Histogram<u64>,
-    /// The latencies, errors and calls over time.
-    pub(crate) recorder: Recorder,
-    pub(crate) samples: Vec<Sample>,
-}
-
-impl Tally {
-    pub(crate) fn new() -> Tally {
-        Tally {
-            measured: 0,
-            completions: 0,
-            checked: 0,
-            wrong: 0,
-            errors: 0,
-            first_failure: None,
-            latency: histogram(),
-            recorder: Recorder::default(),
-            samples: Vec::new(),
-        }
-    }
-
-    pub(crate) fn add(&mut self, other: Tally) {
-        self.measured += other.measured;
-        self.completions += other.completions;
-        self.checked += other.checked;
-        self.wrong += other.wrong;
-        self.errors += other.errors;
-        self.first_failure = self.first_failure.take().or(other.first_failure);
-        // All histograms have the same bounds, so adding cannot fail.
-        let _ = self.latency.add(&other.latency);
-        self.recorder.add(other.recorder);
-        self.samples.extend(other.samples);
-    }
-}
-
-fn histogram() -> Histogram<u64> {
-    match Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS) {
-        Ok(histogram) => histogram,
-        Err(error) => unreachable!("the bounds are constants that the library accepts: {error}"),
-    }
+/// What a worker has requested since the start, for the limits and the rates of its work.
+#[derive(Default)]
+struct Pace {
+    bytes: [u64; 2],
+    ops: u64,
+    begin_ns: u64,
+    /// The direction that its rate delays, and the time until then.
+    chosen: Option<(usize, u64)>,
 }
 
 impl BenchWorker {
     pub(crate) fn new(shared: Arc<Shared>, index: u64) -> BenchWorker {
+        let work = &shared.work;
         let mut tally = Tally::new();
-        tally.samples.reserve_exact(SAMPLES_MAX);
+        tally.written = match work.pick {
+            Pick::Written(_) => None,
+            _ => work.written(),
+        };
+        if let Check::Contents(..) = work.check {
+            tally.samples.reserve_exact(SAMPLES_MAX);
+        }
         let mut scratch = Vec::new();
-        if let Err(error) = scratch.try_reserve_exact(shared.block_bytes) {
-            let bytes = shared.block_bytes;
+        let bytes = match work.check {
+            Check::Length => 0,
+            _ => work.block_bytes_max,
+        };
+        if let Err(error) = scratch.try_reserve_exact(bytes as usize) {
             tally.errors = 1;
             tally.first_failure = Some(format!("check blocks of {bytes} bytes: {error}"));
         }
+        let at = match work.pick {
+            Pick::InTurn => vec![0; work.files],
+            _ => Vec::new(),
+        };
         BenchWorker {
             lease: Lease::default(),
-            rng: Rng::with_seed(shared.seed ^ index),
+            rng: Rng::with_seed(work.seed ^ index),
             now_ns: 0,
             measured_from_ns: 0,
-            block_bytes: shared.block_bytes,
+            pace: work.is_paced().then(Pace::default),
+            next_at: [at.clone(), at],
+            next_file: 0,
+            next_written: 0,
+            cpu_ns: 0,
             scratch,
             tally,
             shared,
         }
     }
 
-    pub(crate) fn into_tally(self) -> Tally {
+    /// Returns the counts. Must be called on the worker's thread, whose usage it records.
+    pub(crate) fn into_tally(mut self) -> Tally {
+        if self.shared.work.thread_cpu {
+            self.tally.cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_ns);
+        }
         self.tally
-    }
-
-    /// Returns the time of the last completion.
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.now_ns
     }
 
     /// Reads the start of the measured time. Returns `false` if the run has not been started.
     #[cold]
     fn begin(&mut self) -> bool {
-        self.measured_from_ns = self.shared.measured_from_ns.load(Acquire);
+        let from_ns = self.shared.measured_from_ns.load(Acquire);
+        let work = &self.shared.work;
+        self.measured_from_ns = from_ns;
         self.now_ns = self.shared.now_ns();
-        let (from_ns, runtime_ns) = (self.measured_from_ns, self.shared.runtime_ns());
-        self.tally.recorder.begin(from_ns, runtime_ns);
-        self.measured_from_ns != 0
-    }
-
-    /// Returns the position of the block of `op` in the data set.
-    #[inline]
-    fn dataset_offset(&self, op: &Op) -> u64 {
-        check::dataset_offset(op.file, self.shared.file_bytes, op.offset)
+        if let Some(pace) = &mut self.pace {
+            pace.begin_ns = from_ns.saturating_sub(work.ramp.as_nanos() as u64);
+        }
+        if let Some(runtime_ns) = self.shared.runtime_ns().filter(|_| work.timeline) {
+            self.tally.recorder.begin(from_ns, runtime_ns);
+        }
+        if work.thread_cpu {
+            self.cpu_ns = thread_cpu_ns();
+        }
+        from_ns != 0
     }
 
     #[inline]
@@ -144,12 +124,106 @@ impl BenchWorker {
         now_ns >= self.measured_from_ns && now_ns < self.shared.end_ns.load(Relaxed)
     }
 
+    /// Returns the direction of the next operation: 0 for a read, 1 for a write.
+    #[inline]
+    fn direction(&mut self) -> usize {
+        match self.shared.work.write_percent {
+            0 => 0,
+            100 => 1,
+            percent => usize::from(self.rng.u8(..100) < percent),
+        }
+    }
+
+    /// Returns the direction of the next operation, or `None` if the limits or the rate allow none now. As in fio, if
+    /// one direction of a mixed load has to wait, the other may run first.
+    fn allowed(&mut self) -> Option<usize> {
+        let drawn = self.direction();
+        let (work, pace) = (&self.shared.work, self.pace.as_mut()?);
+        if pace.bytes[0] + pace.bytes[1] >= work.bytes_max || pace.ops >= work.ops_max {
+            return None;
+        }
+        let preferred = pace.chosen.take().map_or(drawn, |(direction, _)| direction);
+        let mut due = (pace.due_ns(work.rate, preferred), preferred);
+        if due.0 > self.now_ns {
+            // The time of the last completion may be out of date.
+            self.now_ns = self.shared.now_ns();
+        }
+        if due.0 > self.now_ns && (1..100).contains(&work.write_percent) {
+            due = due.min((pace.due_ns(work.rate, 1 - preferred), 1 - preferred));
+        }
+        let (due_ns, direction) = due;
+        if due_ns > self.now_ns {
+            pace.chosen = Some((direction, due_ns));
+            return None;
+        }
+        Some(direction)
+    }
+
+    #[inline]
+    fn length(&mut self, direction: usize) -> u64 {
+        match &self.shared.work.lengths[direction] {
+            Lengths::Fixed(bytes) => *bytes,
+            Lengths::Range(least, most) => least * self.rng.u64(1..=most / least),
+            Lengths::Split(list) => {
+                let mut drawn = self.rng.u8(..100);
+                let fits = list.iter().find(|(_, share)| {
+                    let fits = drawn < *share;
+                    drawn = drawn.saturating_sub(*share);
+                    fits
+                });
+                fits.or(list.last()).map_or(0, |(bytes, _)| *bytes)
+            }
+        }
+    }
+
+    /// Chooses a file, and an offset within its used part.
+    #[inline]
+    fn place(&mut self, direction: usize, bytes: u64) -> Option<(usize, u64)> {
+        let block = match &self.shared.work.pick {
+            Pick::Order(_) => self.next_block()?,
+            Pick::Written(written) => {
+                let block = written.next_from(self.next_written)?;
+                self.next_written = block + 1;
+                block
+            }
+            Pick::Anywhere | Pick::InTurn => return Some(self.place_anywhere(direction, bytes)),
+        };
+        let work = &self.shared.work;
+        Some(match work.files {
+            1 => (0, block * work.block_bytes),
+            _ => {
+                let per_file = self.shared.blocks_per_file;
+                let file = (block / per_file) as usize;
+                (file, block % per_file * work.block_bytes)
+            }
+        })
+    }
+
+    fn place_anywhere(&mut self, direction: usize, bytes: u64) -> (usize, u64) {
+        let work = &self.shared.work;
+        self.next_file = (self.next_file + 1) % work.files;
+        let file = self.next_file;
+        if let Pick::Anywhere = work.pick {
+            let positions = (work.file_bytes - bytes) / work.block_bytes + 1;
+            return (file, self.rng.u64(..positions) * work.block_bytes);
+        }
+        let at = &mut self.next_at[direction][file];
+        if *at + bytes > work.file_bytes {
+            *at = 0;
+        }
+        *at += bytes;
+        (file, *at - bytes)
+    }
+
     fn next_block(&mut self) -> Option<u64> {
         loop {
             if let Some(block) = self.lease.next() {
                 return Some(block);
             }
-            match self.shared.order.lease() {
+            let Pick::Order(order) = &self.shared.work.pick else {
+                return None;
+            };
+            match order.lease() {
                 Some(lease) => self.lease = lease,
                 None => {
                     self.shared.ran_out(self.now_ns);
@@ -159,33 +233,63 @@ impl BenchWorker {
         }
     }
 
-    /// Checks the content of a completion of the right length, or keeps a sample for later. Returns `false` if it is
-    /// wrong.
+    /// Counts what is requested, for the limits and for reading it back.
+    #[cold]
+    fn count(&mut self, direction: usize, bytes: u64, file: usize, at: u64) {
+        if let Some(pace) = &mut self.pace {
+            pace.bytes[direction] += bytes;
+            pace.ops += 1;
+        }
+        if let Some(written) = self.tally.written.as_mut().filter(|_| direction == 1) {
+            let block = at / self.shared.work.block_bytes;
+            written.add(file as u64 * self.shared.blocks_per_file + block);
+        }
+    }
+
+    /// Checks the content of a completion of the right length, or keeps a sample for later. Returns what is wrong.
     #[inline]
-    fn content_matches<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> bool {
-        match self.shared.contents {
-            Contents::Tagged { seed, unit_bytes } if !op.write => {
-                let units = self.block_bytes as u64 / unit_bytes;
-                let (dataset_offset, bytes) = (self.dataset_offset(op), self.block_bytes as u64);
-                let matches = check::tags_match(data, dataset_offset, bytes, seed, unit_bytes);
-                if units >= UNITS_RECLOCK {
+    fn mismatch<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> Option<String> {
+        match self.shared.work.check {
+            Check::Contents(Contents::Tagged { seed, unit_bytes }, _) if !op.write => {
+                let bytes = u64::from(op.bytes);
+                let at = self.shared.work.dataset_offset(op);
+                let matches = check::tags_match(data, at, bytes, seed, unit_bytes);
+                if bytes >= UNITS_RECLOCK * unit_bytes {
                     self.now_ns = self.shared.now_ns();
                 }
-                matches
+                (!matches).then(|| "the bytes are not those of this offset".into())
             }
-            _ => {
+            Check::Contents(..) => {
                 if self.tally.completions % SAMPLE_EVERY == 1 {
                     self.sample(op, data);
                 }
-                true
+                None
             }
+            Check::Verify(..) if !op.write => self.verify(op, data),
+            Check::Verify(..) | Check::Length => None,
         }
+    }
+
+    #[cold]
+    fn verify<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> Option<String> {
+        if !data.copy_to(&mut self.scratch) {
+            return Some("the engine has no bytes to show".into());
+        }
+        self.tally.verified += 1;
+        let mismatch = match &self.shared.work.check {
+            Check::Verify(kind, pattern) => {
+                verify::check(kind, pattern, op.offset, &self.scratch).err()
+            }
+            _ => None,
+        };
+        self.now_ns = self.shared.now_ns();
+        mismatch
     }
 
     #[cold]
     fn sample<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) {
         // Without memory for a block, the run has failed already.
-        let has_memory = self.scratch.capacity() >= self.block_bytes;
+        let has_memory = self.scratch.capacity() >= op.bytes as usize;
         if self.tally.samples.len() >= SAMPLES_MAX || !has_memory {
             return;
         }
@@ -208,27 +312,34 @@ impl BenchWorker {
     }
 
     #[cold]
-    fn record_failure(&mut self, op: &Op, result: &io::Result<usize>) {
+    fn record_failure(&mut self, op: &Op, text: &str, is_error: bool) {
         let verb = if op.write { "write" } else { "read" };
-        let block = self.block_bytes;
-        let file = match self.shared.files {
+        let file = match self.shared.work.files {
             1 => String::new(),
             _ => format!(" of file {}", op.file),
         };
-        let what = format!("{verb} at offset {}{file}", op.offset);
-        let text = match result {
-            Err(error) => format!("{what}: {error}"),
-            Ok(count) if *count != block => format!("{what}: {count} bytes instead of {block}"),
-            Ok(_) => format!("{what}: the bytes are not those of this offset"),
-        };
-        if self.is_measured(self.now_ns) {
+        if self.shared.work.timeline && self.is_measured(self.now_ns) {
             self.tally.recorder.error(self.now_ns);
         }
-        match result {
-            Err(_) => self.tally.errors += 1,
-            Ok(_) => self.tally.wrong += 1,
+        match is_error {
+            true => self.tally.errors += 1,
+            false => self.tally.wrong += 1,
         }
-        self.tally.first_failure.get_or_insert(text);
+        (self.tally.first_failure)
+            .get_or_insert_with(|| format!("{verb} at offset {}{file}: {text}", op.offset));
+    }
+}
+
+impl Pace {
+    /// Returns the time at which the rate of a direction allows its next operation.
+    fn due_ns(&self, rate: [u64; 2], direction: usize) -> u64 {
+        match rate[direction] {
+            0 => 0,
+            rate => {
+                let after = u128::from(self.bytes[direction]) * 1_000_000_000 / u128::from(rate);
+                self.begin_ns.saturating_add(after as u64)
+            }
+        }
     }
 }
 
@@ -242,40 +353,34 @@ impl Worker for BenchWorker {
             self.shared.calls.ended();
             return None;
         }
-        let block = self.next_block()?;
-        let write = match self.shared.write_percent {
-            0 => false,
-            100 => true,
-            percent => self.rng.u8(..100) < percent,
+        let direction = match self.pace.is_some() {
+            false => self.direction(),
+            true => self.allowed()?,
         };
-        let (file, block) = match self.shared.files {
-            1 => (0, block),
-            _ => {
-                let per_file = self.shared.blocks_per_file;
-                ((block / per_file) as u32, block % per_file)
-            }
-        };
-        let offset = self.shared.offset_bytes + block * self.block_bytes as u64;
+        let bytes = self.length(direction);
+        let (file, at) = self.place(direction, bytes)?;
+        if self.pace.is_some() || self.tally.written.is_some() {
+            self.count(direction, bytes, file, at);
+        }
         Some(Op {
-            file,
-            bytes: self.block_bytes as u32,
-            offset,
-            write,
+            file: file as u32,
+            bytes: bytes as u32,
+            offset: self.shared.work.offset_bytes + at,
+            write: direction == 1,
             started_ns: self.now_ns,
         })
     }
 
+    fn later(&self) -> Option<Duration> {
+        let (_, due_ns) = self.pace.as_ref()?.chosen?;
+        let (now_ns, end_ns) = (self.shared.now_ns(), self.shared.end_ns.load(Relaxed));
+        // After the end of the run, the next call of `next` returns `None`.
+        (now_ns < end_ns).then(|| Duration::from_nanos(due_ns.min(end_ns).saturating_sub(now_ns)))
+    }
+
     #[inline]
     fn fill(&self, op: &Op, bytes: &mut [u8]) {
-        if let Contents::Tagged { seed, unit_bytes } = self.shared.contents {
-            check::write_tags(
-                bytes,
-                self.dataset_offset(op),
-                seed,
-                unit_bytes,
-                self.shared.stamp,
-            );
-        }
+        self.shared.work.fill(op, bytes);
     }
 
     #[inline]
@@ -283,17 +388,23 @@ impl Worker for BenchWorker {
         let now = self.shared.now_ns();
         self.now_ns = now;
         self.tally.completions += 1;
-        let complete = matches!(result, Ok(count) if count == self.block_bytes);
-        if !(complete && self.content_matches(&op, data)) {
-            self.record_failure(&op, &result);
-            return;
+        match result {
+            Ok(count) if count == op.bytes as usize => {}
+            Ok(count) => {
+                let text = format!("{count} bytes instead of {}", op.bytes);
+                return self.record_failure(&op, &text, false);
+            }
+            Err(error) => return self.record_failure(&op, &error.to_string(), true),
+        }
+        if let Some(text) = self.mismatch(&op, data) {
+            return self.record_failure(&op, &text, false);
         }
         self.tally.checked += 1;
         if self.is_measured(now) {
             let latency_ns = now - op.started_ns;
-            self.tally.measured += 1;
-            self.tally.latency.saturating_record(latency_ns);
-            if self.tally.recorder.record(now, latency_ns) {
+            self.tally
+                .record(op.write, now, latency_ns, u64::from(op.bytes));
+            if self.shared.work.timeline && self.tally.recorder.record(now, latency_ns) {
                 self.shared.calls.enter_slice(self.tally.recorder.slice());
             }
         }
@@ -301,15 +412,18 @@ impl Worker for BenchWorker {
 
     #[inline]
     fn called(&mut self) {
-        if self.is_measured(self.now_ns) {
+        if self.shared.work.timeline && self.is_measured(self.now_ns) {
             self.tally.recorder.call();
         }
     }
 
     fn ideal_result(&self, op: &Op) -> impl Completed + use<> {
         Ideal {
-            contents: self.shared.contents,
-            dataset_offset: self.dataset_offset(op),
+            contents: match self.shared.work.check {
+                Check::Contents(contents, _) => contents,
+                _ => Contents::Unknown,
+            },
+            dataset_offset: self.shared.work.dataset_offset(op),
         }
     }
 }
@@ -335,3 +449,6 @@ impl Completed for Ideal {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,10 +4,11 @@
 //! else. Any other key is an error, and the message suggests the nearest name. docs/reference/job-files.md shows the
 //! table of used keys, and a test compares the two.
 
-use super::options::{Engine, Hint, Kind, Options, SyncFlag, Verify};
+use super::options::{Engine, Hint, Kind, Options, SyncFlag};
 use super::parse::{Complaint, Entry, Section, shown};
 use super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED, is_switched_off};
 use super::value::{self, Base};
+use crate::bench::file::verify::Verify;
 
 /// A key that has an effect.
 pub(super) struct Key {

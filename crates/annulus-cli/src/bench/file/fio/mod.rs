@@ -28,13 +28,10 @@ mod pass;
 mod plan;
 pub(crate) mod report;
 pub(crate) mod table;
-mod tally;
 #[cfg(test)]
 mod tests;
 mod unused_keys;
 mod value;
-mod verify;
-mod worker;
 
 use external::External;
 use files::Files;
@@ -310,16 +307,12 @@ impl At<'_> {
         let jobs = outcomes.iter().enumerate();
         jobs.map(|(index, outcome)| {
             let mut run = self.run(plan, index);
-            let failure = outcome
-                .clones
-                .iter()
-                .find_map(|clone| clone.failure.as_ref());
             let used = files.clones[index].iter();
             let used = used
                 .map(|clone_files| clone_files.bytes * clone_files.paths.len() as u64)
                 .sum();
             let sample = Sample::of(&plan.jobs[index], outcome, used);
-            if let Some(failure) = failure {
+            if let Some(failure) = &outcome.failure {
                 run.failed = matches!(failure, Failure::Failed(_));
                 run.reason = Some(match run.failed {
                     true => format!("FAILED: {failure}"),
@@ -328,11 +321,9 @@ impl At<'_> {
                 return run;
             }
             if sample.wrong + sample.errors > 0 {
-                let (sum, back) = outcome.sum();
-                let text = sum
-                    .first_failure
-                    .or(back.and_then(|back| back.first_failure))
-                    .unwrap_or_default();
+                let own = outcome.tally.first_failure.as_ref();
+                let back = || outcome.read_back.as_ref()?.0.first_failure.as_ref();
+                let text = own.or_else(back).cloned().unwrap_or_default();
                 let count = sample.wrong + sample.errors;
                 run.failed = true;
                 run.reason = Some(format!(

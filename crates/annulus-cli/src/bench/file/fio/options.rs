@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::value::{Lengths, Size};
+use super::value::Size;
+use crate::bench::file::verify::Verify;
+use crate::bench::file::work::Lengths;
 
 /// fio's default percentiles, used if a job lists none.
 pub(super) const PERCENTILES: [f64; 17] = [
@@ -32,17 +34,6 @@ pub(super) enum Kind {
     Write,
     /// Reads and writes.
     Mixed,
-}
-
-/// The method of checking a written block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verify {
-    /// A CRC-32C of the block in its header.
-    Crc32c,
-    /// An XXH3 of the block in its header.
-    Xxhash,
-    /// The block is `verify_pattern`, repeated.
-    Pattern,
 }
 
 /// The advice to the kernel about the order of blocks, which controls read-ahead.

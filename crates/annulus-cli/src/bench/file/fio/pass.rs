@@ -2,22 +2,21 @@
 //!
 //! Stages run one after the other. Each clone of a stage has a separate thread, and all of them start together.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use annulus_baselines::{
-    Bench, Failure, Finished, LinuxAio, MappedFile, Pread, Registered, Ring, Setup, SubmitPolicy,
-    Variant,
+    Failure, LinuxAio, MappedFile, Pread, Registered, Ring, Setup, SubmitPolicy,
 };
 
 use super::annulus::OnAnnulus;
 use super::files::{self, CloneFiles, Files};
 use super::options::{Engine, Kind, Options};
 use super::plan::{Job, Plan};
-use super::tally::Tally;
-use super::verify::Written;
-use super::worker::{Clock, JobWorker, Work};
-use crate::bench::file::order::mix;
-use crate::bench::machine::Usage;
+use crate::bench::file::order::{Order, OrderSpec, mix};
+use crate::bench::file::run::{self, AnyVariant, Ended, Part, RunFailure, Window};
+use crate::bench::file::tally::Tally;
+use crate::bench::file::work::{Check, Lengths, Pick, Work};
 use crate::fault::Fault;
 
 /// The engines that run a pass.
@@ -28,41 +27,55 @@ pub(super) enum Who {
     Annulus,
 }
 
-/// The outcome of a clone.
-pub(super) struct CloneOutcome {
-    pub(super) tally: Tally,
-    /// The results of reading back the written blocks.
-    pub(super) read_back: Option<Tally>,
-    pub(super) finished: Finished,
-    pub(super) failure: Option<Failure>,
-}
-
-/// The outcome of a job.
+/// The outcome of a job: the sums over its clones.
 pub(super) struct JobOutcome {
-    pub(super) clones: Vec<CloneOutcome>,
+    pub(super) tally: Tally,
+    /// The measured time: the longest of the clones.
+    pub(super) seconds: f64,
+    /// The results of reading back the written blocks, and the time that it took.
+    pub(super) read_back: Option<(Tally, f64)>,
+    pub(super) calls: u64,
+    pub(super) note: Option<String>,
+    pub(super) failure: Option<Failure>,
     /// The job's share of the processor time of its stage, in nanoseconds.
     pub(super) cpu_ns: f64,
 }
 
 impl JobOutcome {
-    /// Returns the sum of all clones, and the sum of what they read back.
-    pub(super) fn sum(&self) -> (Tally, Option<Tally>) {
-        let (mut sum, mut back) = (Tally::new(), None);
-        for clone in &self.clones {
-            sum.add(&clone.tally);
-            if let Some(tally) = &clone.read_back {
-                back.get_or_insert_with(Tally::new).add(tally);
-            }
+    fn new() -> JobOutcome {
+        JobOutcome {
+            tally: Tally::new(),
+            seconds: 0.0,
+            read_back: None,
+            calls: 0,
+            note: None,
+            failure: None,
+            cpu_ns: 0.0,
         }
-        (sum, back)
+    }
+
+    fn add(&mut self, clone: Result<Ended, Failure>) {
+        let ended = match clone {
+            Ok(ended) => ended,
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                return;
+            }
+        };
+        self.tally.add(ended.tally);
+        self.seconds = self.seconds.max(ended.measured.as_secs_f64());
+        self.calls += ended.finished.calls.unwrap_or(0);
+        self.note = self.note.take().or(ended.finished.note);
+        if let Some(back) = ended.read_back {
+            let (tally, seconds) = (self.read_back).get_or_insert_with(|| (Tally::new(), 0.0));
+            *seconds = seconds.max(back.measured.as_secs_f64());
+            tally.add(back.tally);
+        }
     }
 
     fn thread_ns(&self) -> u64 {
-        let tallies = self
-            .clones
-            .iter()
-            .flat_map(|clone| std::iter::once(&clone.tally).chain(&clone.read_back));
-        tallies.map(|tally| tally.cpu_ns).sum()
+        let back = self.read_back.as_ref();
+        self.tally.cpu_ns + back.map_or(0, |(tally, _)| tally.cpu_ns)
     }
 }
 
@@ -89,43 +102,29 @@ fn run_stage(
     who: Who,
     seed: u64,
 ) -> Result<Vec<JobOutcome>, Fault> {
-    let mut clones = Vec::new();
+    let (mut parts, mut jobs) = (Vec::new(), Vec::new());
     for &index in stage {
         let job = &plan.jobs[index];
         for (number, clone_files) in files.clones[index].iter().enumerate() {
-            clones.push(Clone::new(job, index, number, clone_files, who, seed)?);
+            // As in fio, the order is the same in every run and differs between clones.
+            let seed = match (job.options.randseed, job.options.randrepeat) {
+                (Some(seed), _) => seed,
+                (None, true) => 0x5EED,
+                (None, false) => seed,
+            };
+            let seed = mix(seed ^ mix((index as u64) << 32 | number as u64));
+            parts.push(part(job, clone_files, who, seed)?);
+            jobs.push(index - stage[0]);
         }
     }
-    let stage_clock = Arc::new(Stage::new(clones.len()));
-    let done: Vec<(usize, CloneOutcome)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = clones
-            .into_iter()
-            .map(|clone| {
-                let (stage, job) = (Arc::clone(&stage_clock), clone.job);
-                (job, scope.spawn(move || clone.run(&stage)))
-            })
-            .collect();
-        let joined = threads
-            .into_iter()
-            .map(|(job, thread)| match thread.join() {
-                Ok(outcome) => (job, outcome),
-                Err(_) => (
-                    job,
-                    CloneOutcome::failed(Failure::Failed("the job's thread panicked".into())),
-                ),
-            });
-        joined.collect()
-    });
-    let cpu_ns = stage_clock.cpu_ns();
-    let mut outcomes: Vec<JobOutcome> = (stage.iter())
-        .map(|_| JobOutcome {
-            clones: Vec::new(),
-            cpu_ns: 0.0,
-        })
-        .collect();
-    for (job, outcome) in done {
-        outcomes[job - stage[0]].clones.push(outcome);
+    let outcome = run::run(parts, Window::Whole).map_err(|failure| match failure {
+        RunFailure::Hangs(text) | RunFailure::Abandoned(text) => Fault::failed(text),
+    })?;
+    let mut outcomes: Vec<JobOutcome> = stage.iter().map(|_| JobOutcome::new()).collect();
+    for (job, clone) in jobs.into_iter().zip(outcome.parts) {
+        outcomes[job].add(clone);
     }
+    let cpu_ns = outcome.cpu_ns;
     let all_ns: u64 = outcomes.iter().map(JobOutcome::thread_ns).sum();
     for outcome in &mut outcomes {
         outcome.cpu_ns = cpu_ns * outcome.thread_ns() as f64 / all_ns.max(1) as f64;
@@ -133,143 +132,103 @@ fn run_stage(
     Ok(outcomes)
 }
 
-/// A clone of a job, ready to run.
-struct Clone {
-    job: usize,
-    baseline_job: annulus_baselines::Job,
-    work: Work,
-    variant: Box<dyn Variant<JobBench>>,
-    do_verify: bool,
-    end_fsync: bool,
-}
-
-impl Clone {
-    fn new(
-        job: &Job,
-        index: usize,
-        number: usize,
-        clone_files: &CloneFiles,
-        who: Who,
-        seed: u64,
-    ) -> Result<Clone, Fault> {
-        let options = &job.options;
-        let opened = files::open(job, clone_files)?;
-        let depth = match options.engine {
-            Engine::Calls | Engine::Mmap => 1,
-            Engine::LinuxAio | Engine::IoUring => options.iodepth,
-        };
-        // As in fio, the order is the same in every run and differs between clones.
-        let seed = match (options.randseed, options.randrepeat) {
-            (Some(seed), _) => seed,
-            (None, true) => 0x5EED,
-            (None, false) => seed,
-        };
-        let seed = mix(seed ^ mix((index as u64) << 32 | number as u64));
-        Ok(Clone {
-            job: index,
-            baseline_job: annulus_baselines::Job {
-                direct_files: None,
-                paths: [].into(),
-                whole: false,
-                offset_bytes: clone_files.offset,
-                size_bytes: clone_files.bytes,
-                block_bytes: options.block_most() as usize,
-                depth,
-                threads: Some(1),
-                drivers: Some(1),
-                direct: options.direct && options.engine != Engine::Mmap,
-                random: options.random,
-                writes: options.writes(),
-                // The open files already carry the flags for synchronous writes, if any.
-                durable: false,
-                files: opened,
-            },
-            work: work(options, clone_files, seed),
-            variant: match who {
-                Who::Job => own_engine(options, depth),
-                Who::Annulus => Box::new(OnAnnulus::new(options)),
-            },
-            do_verify: options.do_verify,
-            end_fsync: options.end_fsync,
-        })
-    }
-
-    fn run(&self, stage: &Arc<Stage>) -> CloneOutcome {
-        let bench = JobBench::new(Arc::clone(stage), self.work.clone(), true);
-        let result = self.variant.run(&self.baseline_job, &bench);
-        // Releases the clones that wait for this one, if it failed before its start.
-        bench.arrive();
-        let finished = match result {
-            Ok(finished) => finished,
-            Err(failure) => return CloneOutcome::failed(failure),
-        };
-        let (tally, written) = bench.taken();
-        let mut outcome = CloneOutcome {
-            tally,
-            read_back: None,
-            finished,
-            failure: None,
-        };
-        if self.end_fsync {
-            for file in self.baseline_job.files.iter() {
-                if let Err(error) = file.sync_all() {
-                    outcome.failure = Some(Failure::failed("fsync at the end of the job", &error));
+/// Returns a clone of a job, ready to run.
+fn part(job: &Job, clone_files: &CloneFiles, who: Who, seed: u64) -> Result<Part, Fault> {
+    let options = &job.options;
+    let depth = match options.engine {
+        Engine::Calls | Engine::Mmap => 1,
+        Engine::LinuxAio | Engine::IoUring => options.iodepth,
+    };
+    let again = (options.clone(), clone_files.clone());
+    Ok(Part {
+        job: annulus_baselines::Job {
+            files: files::open(job, clone_files)?,
+            direct_files: None,
+            paths: [].into(),
+            whole: false,
+            offset_bytes: clone_files.offset,
+            size_bytes: clone_files.bytes,
+            block_bytes: options.block_most() as usize,
+            depth,
+            threads: Some(1),
+            drivers: Some(1),
+            direct: options.direct && options.engine != Engine::Mmap,
+            random: options.random,
+            writes: options.writes(),
+            // The open files already carry the flags for synchronous writes, if any.
+            durable: false,
+        },
+        work: work(options, clone_files, seed),
+        variant: match who {
+            Who::Job => own_engine(options, depth),
+            Who::Annulus => Arc::new(OnAnnulus::new(options)),
+        },
+        fsync: options.end_fsync,
+        read_back: options.do_verify.then(|| {
+            let back: run::ReadBack = Box::new(move |written| {
+                let work = work(&again.0, &again.1, seed);
+                Work {
+                    write_percent: 0,
+                    lengths: [0, 1].map(|_| Lengths::Fixed(work.block_bytes)),
+                    pick: Pick::Written(written),
+                    bytes_max: u64::MAX,
+                    ops_max: u64::MAX,
+                    // Reading back is a separate phase, without the job's time and rate.
+                    ramp: Duration::ZERO,
+                    runtime: None,
+                    rate: [0; 2],
+                    ..work
                 }
-            }
-        }
-        if let Some(written) = written.filter(|_| self.do_verify) {
-            let mut work = self.work.clone();
-            work.read_back = Some(Arc::new(written));
-            work.kind = Kind::Read;
-            let bench = JobBench::new(Arc::clone(stage), work, false);
-            match self.variant.run(&self.baseline_job, &bench) {
-                Ok(_) => outcome.read_back = Some(bench.taken().0),
-                Err(failure) => outcome.failure = Some(failure),
-            }
-        }
-        outcome
-    }
-}
-
-impl CloneOutcome {
-    fn failed(failure: Failure) -> CloneOutcome {
-        CloneOutcome {
-            tally: Tally::new(),
-            read_back: None,
-            finished: Finished::default(),
-            failure: Some(failure),
-        }
-    }
+            });
+            back
+        }),
+    })
 }
 
 fn work(options: &Options, clone_files: &CloneFiles, seed: u64) -> Work {
     let files = clone_files.paths.len();
     let all = clone_files.bytes.saturating_mul(files as u64);
-    let endless = options.time_based;
     let bytes = options.io_size.unwrap_or(all).saturating_mul(options.loops);
+    let block_bytes = options.block_least().max(1);
+    let order = || {
+        Order::new(OrderSpec {
+            blocks: (clone_files.bytes / block_bytes * files as u64).max(1),
+            seed,
+            random: true,
+            endless: true,
+            workers: 1,
+        })
+    };
     Work {
-        kind: options.kind,
-        random: options.random,
-        read_percent: options.read_percent,
+        write_percent: match options.kind {
+            Kind::Read => 0,
+            Kind::Write => 100,
+            Kind::Mixed => 100 - options.read_percent,
+        },
         lengths: options.lengths.clone(),
-        block_least: options.block_least().max(1),
-        block_most: options.block_most(),
-        uniform: options.uniform().is_some(),
+        block_bytes,
+        block_bytes_max: options.block_most(),
         files,
-        offset: clone_files.offset,
-        bytes: clone_files.bytes,
-        repeats_blocks: options.norandommap,
-        bytes_most: if endless { u64::MAX } else { bytes },
-        ios_most: options.number_ios.unwrap_or(u64::MAX),
+        offset_bytes: clone_files.offset,
+        file_bytes: clone_files.bytes,
+        pick: match (options.random, options.uniform()) {
+            (false, _) => Pick::InTurn,
+            (true, Some(_)) if !options.norandommap => Pick::Order(order()),
+            (true, _) => Pick::Anywhere,
+        },
+        bytes_max: if options.time_based { u64::MAX } else { bytes },
+        ops_max: options.number_ios.unwrap_or(u64::MAX),
         ramp: options.ramp_time,
         runtime: options.runtime,
+        once: true,
         rate: [0, 1].map(|side| rate(options, side)),
         seed,
-        verify: options
-            .verify
-            .clone()
-            .map(|kind| (kind, options.pattern.clone())),
-        read_back: None,
+        check: match &options.verify {
+            Some(kind) => Check::Verify(kind.clone(), options.pattern.clone()),
+            None => Check::Length,
+        },
+        timeline: false,
+        thread_cpu: true,
     }
 }
 
@@ -282,7 +241,7 @@ fn rate(options: &Options, side: usize) -> u64 {
 }
 
 /// Returns the engine that the job names, with fio's batching.
-fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
+fn own_engine(options: &Options, depth: usize) -> AnyVariant {
     let submit_every = match options.batch_submit {
         0 => depth,
         count => count.min(depth),
@@ -290,9 +249,9 @@ fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
     let wait_for = options.batch_min.clamp(1, depth);
     let refill_at = options.iodepth_low.unwrap_or(depth);
     match options.engine {
-        Engine::Calls => Box::new(Pread),
-        Engine::Mmap => Box::new(MappedFile::copying()),
-        Engine::LinuxAio => Box::new(LinuxAio {
+        Engine::Calls => Arc::new(Pread),
+        Engine::Mmap => Arc::new(MappedFile::copying()),
+        Engine::LinuxAio => Arc::new(LinuxAio {
             submit_every,
             wait_for,
             take: options.batch_max.unwrap_or(0).max(wait_for),
@@ -319,115 +278,12 @@ fn own_engine(options: &Options, depth: usize) -> Box<dyn Variant<JobBench>> {
                 wait_for,
                 refill_at,
             };
-            Box::new(Ring::with_options(
+            Arc::new(Ring::with_options(
                 setup,
                 submit_policy,
                 registered,
                 options.hipri,
             ))
         }
-    }
-}
-
-/// The start of a stage. It waits until each clone is ready or has failed.
-struct Stage {
-    clock: Arc<Clock>,
-    clones: usize,
-    arrived: Mutex<(usize, Option<Usage>)>,
-    changed: Condvar,
-}
-
-impl Stage {
-    fn new(clones: usize) -> Stage {
-        Stage {
-            clock: Arc::new(Clock::new()),
-            clones,
-            arrived: Mutex::new((0, None)),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// Counts a clone as arrived. With `wait`, blocks until all clones have arrived.
-    fn arrive(&self, wait: bool) {
-        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        arrived.0 += 1;
-        if arrived.0 == self.clones {
-            arrived.1 = Some(Usage::now());
-            self.clock.go();
-            self.changed.notify_all();
-        }
-        while wait && arrived.0 < self.clones {
-            arrived = self
-                .changed
-                .wait(arrived)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Returns the processor time of the whole process since the start, in nanoseconds.
-    fn cpu_ns(&self) -> f64 {
-        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        arrived
-            .1
-            .as_ref()
-            .map_or(0.0, |start| Usage::now().since(start).own_cpu_ns)
-    }
-}
-
-/// A variant's view of a clone.
-pub(super) struct JobBench {
-    stage: Arc<Stage>,
-    work: Arc<Work>,
-    /// True until this clone has arrived at the start of the stage.
-    due: Mutex<bool>,
-    taken: Mutex<Option<(Tally, Option<Written>)>>,
-}
-
-impl JobBench {
-    fn new(stage: Arc<Stage>, work: Work, due: bool) -> JobBench {
-        JobBench {
-            stage,
-            work: Arc::new(work),
-            due: Mutex::new(due),
-            taken: Mutex::new(None),
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        std::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Counts this clone as arrived if it has not started, without waiting for the others.
-    fn arrive(&self) {
-        if self.is_due() {
-            self.stage.arrive(false);
-        }
-    }
-
-    fn taken(&self) -> (Tally, Option<Written>) {
-        let taken = self
-            .taken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        taken.unwrap_or_else(|| (Tally::new(), None))
-    }
-}
-
-impl Bench for JobBench {
-    type Worker = JobWorker;
-
-    fn worker(&self) -> JobWorker {
-        JobWorker::new(Arc::clone(&self.stage.clock), Arc::clone(&self.work))
-    }
-
-    fn go(&self) {
-        if self.is_due() {
-            self.stage.arrive(true);
-        }
-    }
-
-    fn done(&self, worker: JobWorker) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker.into_parts());
     }
 }

@@ -3,9 +3,10 @@
 //! All errors that can be detected without access to the job's data files are detected here.
 
 use super::keys;
-use super::options::{Engine, Kind, Options, Verify};
+use super::options::{Engine, Kind, Options};
 use super::parse::{self, Complaint, Section};
 use super::unused_keys;
+use crate::bench::file::verify::Verify;
 
 /// The smallest block that can be verified, in bytes. It must hold its header.
 const VERIFY_BLOCK_MIN: u64 = 512;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::pass::JobOutcome;
 use super::plan::Job;
-use super::tally::{Direction, Tally};
+use crate::bench::file::tally::{Direction, Tally};
 use crate::bench::machine::Machine;
 use crate::bench::output::Header;
 use crate::bench::spread::{Spread, median};
@@ -119,8 +119,9 @@ pub(crate) struct Percentile {
 }
 
 impl Side {
-    pub(super) fn of(direction: &Direction, seconds: f64, list: &[f64]) -> Option<Side> {
-        if direction.ios == 0 {
+    fn of(direction: &Direction, seconds: f64, list: &[f64]) -> Option<Side> {
+        let ops = direction.ops();
+        if ops == 0 {
             return None;
         }
         let seconds = seconds.max(1e-9);
@@ -128,22 +129,20 @@ impl Side {
         selected.extend([50.0, 99.0]);
         selected.sort_by(f64::total_cmp);
         selected.dedup();
+        let percentiles = selected.into_iter().map(|percentile| Percentile {
+            percentile,
+            ns: direction.latency.value_at_percentile(percentile),
+        });
         Some(Side {
             seconds,
-            ops: direction.ios,
+            ops,
             bytes: direction.bytes,
-            ops_per_second: direction.ios as f64 / seconds,
+            ops_per_second: ops as f64 / seconds,
             megabytes_per_second: direction.bytes as f64 / seconds / 1e6,
-            mean_ns: direction.mean(),
+            mean_ns: direction.mean_ns(),
             min_ns: direction.latency.min(),
             max_ns: direction.latency.max(),
-            percentiles: selected
-                .into_iter()
-                .map(|percentile| Percentile {
-                    percentile,
-                    ns: direction.latency.value_at_percentile(percentile),
-                })
-                .collect(),
+            percentiles: percentiles.collect(),
         })
     }
 
@@ -159,39 +158,33 @@ impl Side {
 impl Sample {
     /// Returns the sample of a job whose clones use `bytes_used` bytes of files in total.
     pub(super) fn of(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Sample {
-        let (sum, back) = outcome.sum();
+        let (sum, back) = (&outcome.tally, outcome.read_back.as_ref());
         let list = &job.options.percentiles;
-        let completions = sum.completions + back.as_ref().map_or(0, |back| back.completions);
-        let calls: u64 = outcome
-            .clones
-            .iter()
-            .filter_map(|clone| clone.finished.calls)
-            .sum();
-        let read = match &back {
-            Some(back) => Side::of(&back.read, back.seconds, list),
-            None => Side::of(&sum.read, sum.seconds, list),
-        };
-        let of_back = |of: fn(&Tally) -> u64| back.as_ref().map_or(0, of);
+        let of_back = |of: fn(&Tally) -> u64| back.map_or(0, |(tally, _)| of(tally));
+        let completions = sum.completions + of_back(|back| back.completions);
+        let [read, write] = &sum.directions;
         Sample {
-            read,
-            write: Side::of(&sum.write, sum.seconds, list),
+            read: match back {
+                Some((back, seconds)) => Side::of(&back.directions[0], *seconds, list),
+                None => Side::of(read, outcome.seconds, list),
+            },
+            write: Side::of(write, outcome.seconds, list),
             cpu_us_per_op: outcome.cpu_ns / 1e3 / completions.max(1) as f64,
             // Those of reading back are not counted apart.
-            calls_per_op: (calls > 0 && back.is_none())
-                .then(|| calls as f64 / completions.max(1) as f64),
+            calls_per_op: (outcome.calls > 0 && back.is_none())
+                .then(|| outcome.calls as f64 / completions.max(1) as f64),
             verified: sum.verified + of_back(|back| back.verified),
             wrong: sum.wrong + of_back(|back| back.wrong),
             errors: sum.errors + of_back(|back| back.errors),
-            note: note(job, outcome, &sum, bytes_used),
+            note: note(job, outcome, bytes_used),
         }
     }
 }
 
 /// Returns the variant's note, and notes reads that the page cache may have served.
-fn note(job: &Job, outcome: &JobOutcome, sum: &Tally, bytes_used: u64) -> Option<String> {
-    let clones = &outcome.clones;
-    let note = clones.first().and_then(|clone| clone.finished.note.clone());
-    let rounds = sum.read.bytes as f64 / bytes_used.max(1) as f64;
+fn note(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Option<String> {
+    let note = outcome.note.clone();
+    let rounds = outcome.tally.directions[0].bytes as f64 / bytes_used.max(1) as f64;
     if job.options.direct || rounds < 1.5 {
         return note;
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::bench::file::work::Lengths;
+
 /// The longest time. A day may be intended, but more than a year is a typing error.
 const SECONDS_MAX: u64 = 365 * 86_400;
 /// The limit for a list of percentiles in fio's manual.
@@ -217,35 +219,6 @@ pub(super) fn percentiles(text: &str) -> Result<Vec<f64>, String> {
     list.sort_by(f64::total_cmp);
     list.dedup();
     Ok(list)
-}
-
-/// The lengths of operations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lengths {
-    /// The length of all operations.
-    Fixed(u64),
-    /// Multiples of the first length, up to the second.
-    Range(u64, u64),
-    /// Lengths with their shares in percent.
-    Split(Vec<(u64, u8)>),
-}
-
-impl Lengths {
-    /// Returns the shortest length. Offsets are multiples of it.
-    pub(super) fn least(&self) -> u64 {
-        match self {
-            Lengths::Fixed(bytes) | Lengths::Range(bytes, _) => *bytes,
-            Lengths::Split(list) => list.iter().map(|(bytes, _)| *bytes).min().unwrap_or(0),
-        }
-    }
-
-    /// Returns the longest length.
-    pub(super) fn most(&self) -> u64 {
-        match self {
-            Lengths::Fixed(bytes) | Lengths::Range(_, bytes) => *bytes,
-            Lengths::Split(list) => list.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0),
-        }
-    }
 }
 
 /// Parses one length, such as `4k`.

@@ -2,8 +2,9 @@
 
 use super::super::parse;
 use super::super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED};
-use super::super::value::{Lengths, Size};
+use super::super::value::Size;
 use super::*;
+use crate::bench::file::work::Lengths;
 
 fn read_one(text: &str) -> Result<(Options, Vec<Complaint>), Vec<Complaint>> {
     let sections = parse::parse(format!("[a]\n{text}").as_bytes())?;

@@ -3,35 +3,44 @@
 //! A block starts with a header that contains its offset, its length and a hash of the rest. With `verify=pattern`, the
 //! block contains only the repeated pattern, as in fio.
 
-use twox_hash::XxHash3_64;
-
-use super::options::Verify;
+use super::check;
 
 /// Identifies a block that this tool wrote.
 const MAGIC: u64 = u64::from_le_bytes(*b"annuljob");
 /// The size of the header: magic, offset, length and hash.
 const HEADER_BYTES: usize = 32;
 
+/// The method of checking a written block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verify {
+    /// A CRC-32C of the block in its header.
+    Crc32c,
+    /// An XXH3 of the block in its header.
+    Xxhash,
+    /// The block is `verify_pattern`, repeated.
+    Pattern,
+}
+
 /// The set of blocks that a clone has written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written {
+pub(crate) struct Written {
     bits: Vec<u64>,
 }
 
 impl Written {
-    pub(super) fn new(blocks: u64) -> Written {
+    pub(crate) fn new(blocks: u64) -> Written {
         Written {
             bits: vec![0; blocks.div_ceil(64) as usize],
         }
     }
 
     #[inline]
-    pub(super) fn add(&mut self, block: u64) {
+    pub(crate) fn add(&mut self, block: u64) {
         self.bits[(block / 64) as usize] |= 1 << (block % 64);
     }
 
     /// Returns the first written block at or after `block`.
-    pub(super) fn next_from(&self, block: u64) -> Option<u64> {
+    pub(crate) fn next_from(&self, block: u64) -> Option<u64> {
         let mut word = (block / 64) as usize;
         let mut rest = self.bits.get(word)? & (!0 << (block % 64));
         while rest == 0 {
@@ -43,7 +52,7 @@ impl Written {
 }
 
 /// Turns `bytes`, which will be written at `offset`, into a block that can be verified.
-pub(super) fn fill(kind: &Verify, pattern: &[u8], offset: u64, bytes: &mut [u8]) {
+pub(crate) fn fill(kind: &Verify, pattern: &[u8], offset: u64, bytes: &mut [u8]) {
     if *kind == Verify::Pattern {
         for part in bytes.chunks_mut(pattern.len().max(1)) {
             part.copy_from_slice(&pattern[..part.len()]);
@@ -61,7 +70,7 @@ pub(super) fn fill(kind: &Verify, pattern: &[u8], offset: u64, bytes: &mut [u8])
 }
 
 /// Checks that `bytes`, read from `offset`, are a block from [`fill`]. Returns a description of the first mismatch.
-pub(super) fn check(
+pub(crate) fn check(
     kind: &Verify,
     pattern: &[u8],
     offset: u64,
@@ -101,7 +110,7 @@ pub(super) fn check(
 
 fn hash(kind: &Verify, bytes: &[u8]) -> u64 {
     match kind {
-        Verify::Xxhash => XxHash3_64::oneshot(bytes),
+        Verify::Xxhash => check::hash(bytes),
         Verify::Crc32c | Verify::Pattern => u64::from(crc32c::crc32c(bytes)),
     }
 }

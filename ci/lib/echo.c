@@ -1,5 +1,5 @@
 /*
- * A minimal epoll echo server with one thread, for ci/instructions: prints its port, serves one connection, and ends
+ * A minimal epoll echo server with one thread, for bench/instructions: prints its port, serves one connection, and ends
  * when the peer closes it.
  */
 #define _GNU_SOURCE

@@ -19,7 +19,7 @@ fn a_missing_program_results_in_the_command_that_builds_it() {
     let output = multiget(&[], folder.path());
     let shown = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{shown}");
-    let build = "cargo build --release --locked --manifest-path integrations/Cargo.toml";
+    let build = "cargo build --release --locked --manifest-path bench/Cargo.toml";
     assert!(shown.contains(build), "{shown}");
 
     let output = multiget(&["--program", "missing"], folder.path());
@@ -31,7 +31,7 @@ fn a_missing_program_results_in_the_command_that_builds_it() {
 #[test]
 fn a_program_built_in_the_clone_gets_the_options_and_its_exit_code_is_returned() {
     let clone = tempfile::tempdir().unwrap();
-    let built = clone.path().join("integrations/target/release");
+    let built = clone.path().join("bench/target/release");
     let below = clone.path().join("docs");
     fs::create_dir_all(&built).unwrap();
     fs::create_dir(&below).unwrap();

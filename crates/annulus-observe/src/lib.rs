@@ -42,7 +42,7 @@
 //! - [`annulus::metrics`]: snapshots of the process itself, and sharing them with other processes.
 //! - `examples/metrics.rs`: a program that prints its metrics and serves them to Prometheus.
 //! - docs/reference/metrics.md: each metric, the syntax of rules, and the cost.
-//! - docs/prometheus/rules.yml and docs/grafana/annulus.json: alert rules and a dashboard.
+//! - contrib/prometheus/rules.yml and contrib/grafana/annulus.json: alert rules and a dashboard.
 #![forbid(unsafe_code)]
 // They panic if the output is closed or full.
 #![cfg_attr(not(test), warn(clippy::print_stderr, clippy::print_stdout))]

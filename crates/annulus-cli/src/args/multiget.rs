@@ -14,7 +14,7 @@ Examples:
 pub(crate) struct MultigetArgs {
     /// The program annulus-multiget, if it is in another place
     ///
-    /// By default it is searched beside this tool, in integrations/target/release of the current
+    /// By default it is searched beside this tool, in bench/target/release of the current
     /// directory and of those above it, and in PATH.
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,

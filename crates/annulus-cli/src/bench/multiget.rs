@@ -9,7 +9,7 @@ use crate::args::MultigetArgs;
 use crate::fault::Fault;
 
 const PROGRAM: &str = "annulus-multiget";
-const BUILT: &str = "integrations/target/release";
+const BUILT: &str = "bench/target/release";
 
 /// Runs the command. Returns only if the program cannot be executed.
 pub(crate) fn multiget(args: &MultigetArgs) -> Result<ExitCode, Fault> {
@@ -20,7 +20,7 @@ pub(crate) fn multiget(args: &MultigetArgs) -> Result<ExitCode, Fault> {
     Err(match error.kind() {
         ErrorKind::NotFound if args.program.is_none() => Fault::failed(format!(
             "the program {PROGRAM} is not built: it is not beside this tool, not in {BUILT} and not in PATH. In the \
-             clone of Annulus run `cargo build --release --locked --manifest-path integrations/Cargo.toml -p {PROGRAM} \
+             clone of Annulus run `cargo build --release --locked --manifest-path bench/Cargo.toml -p {PROGRAM} \
              --features rocksdb`. Without that feature, which takes about 15 minutes, the table has no rows of RocksDB"
         )),
         _ => Fault::failed(format!("cannot execute {program}: {error}; see --program")),

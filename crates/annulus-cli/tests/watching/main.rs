@@ -1,4 +1,4 @@
-//! Tests of `--metrics` and `--alert`, and of the files in docs/prometheus and docs/grafana.
+//! Tests of `--metrics` and `--alert`, and of the files in contrib/prometheus and contrib/grafana.
 
 mod alerts;
 mod page;

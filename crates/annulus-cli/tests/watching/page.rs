@@ -9,8 +9,8 @@ use crate::server::{TIMEOUT, Watched};
 
 const SENDS: &str = "annulus_operations_total{op=\"send\",source=\"core\"}";
 
-const RULES: &str = include_str!("../../../../docs/prometheus/rules.yml");
-const DASHBOARD: &str = include_str!("../../../../docs/grafana/annulus.json");
+const RULES: &str = include_str!("../../../../contrib/prometheus/rules.yml");
+const DASHBOARD: &str = include_str!("../../../../contrib/grafana/annulus.json");
 const DOCUMENT: &str = include_str!("../../../../docs/reference/metrics.md");
 
 #[test]

@@ -11,21 +11,21 @@ use serde_json::Value;
 
 use crate::server::{TIMEOUT, Watched, request};
 
-const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+const CONTRIB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib");
 
 #[test]
-#[ignore = "needs Prometheus, which ci/prometheus downloads; ci/long runs it"]
+#[ignore = "needs Prometheus, which ci/lib/prometheus downloads; ci/long runs it"]
 fn prometheus_evaluates_the_rules_and_the_queries_of_the_dashboard() {
     let Some(folder) = folder() else {
         return skip(
-            "no prometheus on the PATH or in target/prometheus; ci/prometheus downloads one",
+            "no prometheus on the PATH or in target/prometheus; ci/lib/prometheus downloads one",
         );
     };
     let promtool = |args: &[&str]| {
         let mut command = Command::new(folder.join("promtool"));
         let output = command
             .args(args)
-            .current_dir(format!("{DOCS}/prometheus"))
+            .current_dir(format!("{CONTRIB}/prometheus"))
             .output()
             .unwrap();
         assert!(output.status.success(), "promtool {args:?}: {output:?}");
@@ -77,7 +77,7 @@ fn folder() -> Option<PathBuf> {
 
 /// Returns the queries of the dashboard, with values for its variables.
 fn expressions() -> Vec<String> {
-    let text = fs::read_to_string(format!("{DOCS}/grafana/annulus.json")).unwrap();
+    let text = fs::read_to_string(format!("{CONTRIB}/grafana/annulus.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels
@@ -105,7 +105,7 @@ impl Prometheus {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let config = format!(
             "global: {{scrape_interval: 300ms, evaluation_interval: 500ms}}\n\
-             rule_files: ['{DOCS}/prometheus/rules.yml']\n\
+             rule_files: ['{CONTRIB}/prometheus/rules.yml']\n\
              scrape_configs:\n  - job_name: annulus\n    static_configs: [{{targets: ['{target}']}}]\n"
         );
         let path = folder.path().join("prometheus.yml");

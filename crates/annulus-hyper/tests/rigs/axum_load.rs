@@ -1,4 +1,4 @@
-//! The load of `ci/axum-bench`: `axum_load ADDRESS LOAD CONNECTIONS SECONDS`.
+//! The load of `bench/axum`: `axum_load ADDRESS LOAD CONNECTIONS SECONDS`.
 //!
 //! LOAD is `hello`, `pipelined` (16 requests at a time), `sleep`, `compute`, `sqlite`, `upload` (64 KiB) or `websocket`
 //! (128 bytes). Each connection sends the next message when the response to the last one has arrived. Prints the

@@ -1,6 +1,6 @@
 //! A plain server on Tokio and hyper, without Annulus: `hyper_hello 127.0.0.1:8080 [THREADS]`.
 //!
-//! `ci/preload-bench` runs it with and without the preload library.
+//! `bench/preload` runs it with and without the preload library.
 
 use std::convert::Infallible;
 use std::error::Error;

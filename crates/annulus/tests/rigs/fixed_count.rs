@@ -1,4 +1,4 @@
-//! A fixed number of operations on one thread, for a tool that counts instructions (`ci/instructions`).
+//! A fixed number of operations on one thread, for a tool that counts instructions (`bench/instructions`).
 //!
 //! ```text
 //! fixed_count cached_read FILE COUNT     reads 4 KiB from the page cache, one after another

@@ -1,4 +1,4 @@
-//! Copies, listings and small files, beside std, `cp` and `tokio::fs`; run by `ci/whole-files`.
+//! Copies, listings and small files, beside std, `cp` and `tokio::fs`; run by `bench/whole-files`.
 //!
 //! ```text
 //! whole_files DIR ROUNDS [BYTES ENTRIES FILES]      by default 1 GiB, 100,000 and 10,000

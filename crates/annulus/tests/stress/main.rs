@@ -1,4 +1,4 @@
-//! The short form of the stress load; `ci/stress` runs the long one. `SEED=` repeats a run.
+//! The short form of the stress load; `ci/soak files` runs the long one. `SEED=` repeats a run.
 
 use std::sync::Arc;
 

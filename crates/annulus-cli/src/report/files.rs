@@ -3,24 +3,10 @@
 use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::file::json::{Report, Run, Sample};
 use crate::bench::file::stats::Row;
-use crate::bench::file::table;
+use crate::bench::file::table::{Column, OF_DEPTH, cells, remarks_on};
 use crate::bench::file::variant::Side;
 use crate::bench::machine::Machine;
-
-/// The meaning of each column of the table.
-const MEANINGS: [&str; table::HEADINGS.len()] = [
-    "the variant",
-    "correct results per second; median over the repeats",
-    "speed over that of the fastest ring by hand in the same repeat, with the extremes; level: no difference shown",
-    "processor time of the whole process per operation, µs",
-    "half of the operations took at most N µs",
-    "99 of 100 took at most N µs",
-    "999 of 1,000 took at most N µs",
-    "the longest latency, µs",
-    "calls that submit or wait, per operation; for a ring, enters",
-    "the most memory that was resident in the process during a run, mapped files included",
-    "the figures in which the fastest form of Annulus loses to this row: speed, processor time, or both",
-];
+use crate::trace::AtDepth;
 
 impl Comparison {
     /// Prepares the report on a comparison of `bench file`.
@@ -149,52 +135,55 @@ pub(super) fn machine_facts(machine: &Machine) -> Vec<(&'static str, String)> {
 }
 
 fn group(report: &Report, depth: usize) -> Group {
-    let rows: Vec<&Row> = report
-        .rows
-        .iter()
-        .filter(|row| row.depth == depth)
-        .collect();
-    let mut remarks = Vec::new();
-    for row in &rows {
-        let partly = if row.medians.is_some() {
-            "some runs: "
-        } else {
-            ""
-        };
-        let reason = row
-            .reason
-            .iter()
-            .map(|reason| format!("{}: {partly}{reason}", row.variant));
-        let note = row
-            .note
-            .iter()
-            .map(|note| format!("{}: {note}", row.variant));
-        remarks.extend(reason.chain(note));
-    }
+    let rows = report.rows.iter().filter(|row| row.place.depth == depth);
+    let rows: Vec<&Row<AtDepth>> = rows.collect();
     Group {
         title: format!("depth {depth}"),
-        headings: table::HEADINGS.into_iter().zip(MEANINGS).collect(),
-        rows: (rows.iter())
-            .filter_map(|row| Some(table::cells(row, row.medians.as_ref()?).to_vec()))
-            .collect(),
-        remarks,
         variants: rows.iter().map(|row| variant(&report.runs, row)).collect(),
+        ..table_of(&OF_DEPTH, &rows, |row| row.variant.clone())
     }
 }
 
-fn variant(runs: &[Run], row: &Row) -> VariantRuns {
-    let own = runs
-        .iter()
-        .enumerate()
-        .filter(|(_, run)| run.depth == row.depth && run.variant == row.variant);
-    let repeats = own.filter_map(|(index, run)| Some(repeat(index, run, run.outcome.sample()?)));
+/// Returns the table of rows, without a title.
+pub(super) fn table_of<P>(
+    columns: &[Column<P>],
+    rows: &[&Row<P>],
+    name: fn(&Row<P>) -> String,
+) -> Group {
+    let remarks = rows.iter().flat_map(|row| {
+        let texts = remarks_on(row).into_iter();
+        texts.map(|text| format!("{}: {text}", name(row)))
+    });
+    Group {
+        title: String::new(),
+        headings: columns.iter().map(|column| (column.0, column.1)).collect(),
+        rows: rows.iter().filter_map(|row| cells(columns, row)).collect(),
+        remarks: remarks.collect(),
+        variants: rows.iter().map(|row| without_runs(row)).collect(),
+    }
+}
+
+/// Returns a variant without its runs.
+fn without_runs<P>(row: &Row<P>) -> VariantRuns {
     VariantRuns {
         name: row.variant.clone(),
         null: row.side == Side::Null,
         speed: row.medians.as_ref().map(|medians| medians.ops_per_second),
         samples: row.samples,
-        p99_us: row.medians.as_ref().map(|medians| medians.p99_us),
+        p99_us: row.medians.as_ref().and_then(|medians| medians.p99_us),
+        repeats: Vec::new(),
+    }
+}
+
+fn variant(runs: &[Run], row: &Row<AtDepth>) -> VariantRuns {
+    let own = runs
+        .iter()
+        .enumerate()
+        .filter(|(_, run)| run.depth == row.place.depth && run.variant == row.variant);
+    let repeats = own.filter_map(|(index, run)| Some(repeat(index, run, run.outcome.sample()?)));
+    VariantRuns {
         repeats: repeats.collect(),
+        ..without_runs(row)
     }
 }
 

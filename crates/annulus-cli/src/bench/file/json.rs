@@ -27,7 +27,7 @@ pub(crate) struct Report {
     /// All runs, in order.
     pub(crate) runs: Vec<Run>,
     /// The tables: one row per depth and variant.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Row<AtDepth>>,
     /// The additional traced runs of `--syscalls` and `--flamegraph`.
     #[serde(default)]
     pub(crate) traced: Vec<Traced<AtDepth>>,

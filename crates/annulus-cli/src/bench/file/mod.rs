@@ -328,18 +328,15 @@ fn heading(plan: &Plan, file: &TestFile, notes: &[String], machine: &Machine) ->
 fn summary(plan: &Plan, report: &Report) -> String {
     let mut text = String::new();
     for &depth in &plan.depths {
-        let rows: Vec<_> = report
-            .rows
-            .iter()
-            .filter(|row| row.depth == depth)
-            .cloned()
+        let rows: Vec<_> = (report.rows.iter())
+            .filter(|row| row.place.depth == depth)
             .collect();
         if !rows.is_empty() {
             let base = rows.iter().find_map(|row| row.base.as_deref());
             let base = base.map_or(String::new(), |name| format!("; base: {name}"));
             text += &format!(
                 "\ndepth {depth} (latency in µs{base})\n{}",
-                table::table(&rows)
+                table::table(&table::OF_DEPTH, &rows, |row| row.variant.clone())
             );
         }
     }

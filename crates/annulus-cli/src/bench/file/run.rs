@@ -1,7 +1,7 @@
 //! A run: one variant, or all clones of a stage of a job file, started together and measured.
 //!
-//! Each part runs on a thread of its own, and is abandoned if it hangs. The thread that called [`run`] sleeps, and reads
-//! the process's CPU time at the start and the end of the measured time.
+//! Each part runs on a separate thread, and is abandoned if it hangs. The thread that called [`run`] sleeps, and
+//! reads the process's CPU time at the start and the end of the measured time.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,7 +100,7 @@ struct Arrived {
 
 enum Event {
     Started,
-    Finished(usize, Result<Ended, Failure>),
+    Finished(usize, Box<Result<Ended, Failure>>),
     /// A signal requests the end.
     Stop,
 }
@@ -278,7 +278,7 @@ pub(crate) fn run(parts: Vec<Part>, window: Window) -> Result<RunOutcome, RunFai
         let work = move || {
             let (variant, job) = (&part.variant, &part.job);
             let result = perform(&harness, variant, job, part.fsync, part.read_back);
-            harness.stage.send(Event::Finished(index, result));
+            harness.stage.send(Event::Finished(index, Box::new(result)));
         };
         if let Err(error) = std::thread::Builder::new().name(name).spawn(work) {
             drop(stage.arrive());
@@ -370,7 +370,7 @@ impl Watch {
             };
             match event {
                 Some(Event::Started) => self.started = true,
-                Some(Event::Finished(index, result)) => self.results[index] = Some(result),
+                Some(Event::Finished(index, result)) => self.results[index] = Some(*result),
                 Some(Event::Stop) => {
                     self.stopped = true;
                     return false;

@@ -7,6 +7,7 @@ use super::variant::{BASE, Side};
 use crate::bench::disturbance::{self, RunShares};
 use crate::bench::numbers::{grouped, short};
 use crate::bench::spread::Spread;
+use crate::trace::AtDepth;
 
 /// The spread of repeats from which more of them are needed to compare a variant.
 const SPREAD_MAX: f64 = 0.2;
@@ -14,7 +15,7 @@ const SPREAD_MAX: f64 = 0.2;
 const TAIL_OPS_MIN: u64 = 50_000;
 
 /// Returns the sentence after the tables. A depth whose runs were disturbed gets no verdict.
-pub(crate) fn verdict(runs: &[Run], rows: &[Row], depths: &[usize]) -> String {
+pub(crate) fn verdict(runs: &[Run], rows: &[Row<AtDepth>], depths: &[usize]) -> String {
     disturbance::verdict(&shares(runs), depths, |depth| clause(rows, depth))
 }
 
@@ -34,11 +35,11 @@ fn shares(runs: &[Run]) -> Vec<RunShares> {
         .collect()
 }
 
-fn clause(rows: &[Row], depth: usize) -> Option<String> {
+fn clause(rows: &[Row<AtDepth>], depth: usize) -> Option<String> {
     // Rows are sorted by speed, so the first of a side is its best.
     let of = |side: Side| {
         rows.iter()
-            .find(|row| row.depth == depth && row.side == side && row.medians.is_some())
+            .find(|row| row.place.depth == depth && row.side == side && row.medians.is_some())
     };
     let best_baseline = of(Side::Baseline);
     let Some(annulus) = of(Side::Annulus) else {
@@ -71,7 +72,7 @@ fn clause(rows: &[Row], depth: usize) -> Option<String> {
 }
 
 /// Returns the clause for the fastest row if Annulus was not measured.
-fn speed(row: &Row) -> Option<String> {
+fn speed(row: &Row<AtDepth>) -> Option<String> {
     let medians = row.medians.as_ref()?;
     let to_base = match (&medians.ratio_to_base, row.side) {
         (Some(ratio), Side::Baseline) => format!(", {:.2} × the base", ratio.median),
@@ -80,7 +81,7 @@ fn speed(row: &Row) -> Option<String> {
     let ops = grouped(medians.ops_per_second.median);
     Some(format!(
         "at depth {} {} does {ops} ops/s{to_base}",
-        row.depth, row.variant
+        row.place.depth, row.variant
     ))
 }
 
@@ -94,7 +95,7 @@ fn compared(ratio: &Spread, other: &str) -> String {
 }
 
 /// Returns the warnings, each for the worst case of its kind and with the option that helps.
-pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
+pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row<AtDepth>]) -> Vec<String> {
     let samples: Vec<(&Run, &Sample)> = runs
         .iter()
         .filter_map(|run| match &run.outcome {
@@ -122,8 +123,8 @@ pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row]) -> Vec<String> {
     list
 }
 
-fn spread(plan: &Plan, rows: &[Row]) -> Option<String> {
-    let wide: Vec<(&Row, f64)> = rows
+fn spread(plan: &Plan, rows: &[Row<AtDepth>]) -> Option<String> {
+    let wide: Vec<(&Row<AtDepth>, f64)> = rows
         .iter()
         .filter(|row| row.side != Side::Null)
         .filter_map(|row| Some((row, row.medians.as_ref()?.ops_per_second.relative())))
@@ -136,7 +137,7 @@ fn spread(plan: &Plan, rows: &[Row]) -> Option<String> {
         rows.len(),
         SPREAD_MAX * 100.0,
         row.variant,
-        row.depth,
+        row.place.depth,
         relative * 100.0,
         more_repeats(plan)
     ))

@@ -1,6 +1,6 @@
 //! The operations of a run: what the command line and a job file both become.
 //!
-//! A run of a variant has one `Work`. Each clone of a job has one of its own.
+//! A run of a variant has one `Work`, and so has each clone of a job.
 
 use std::time::Duration;
 

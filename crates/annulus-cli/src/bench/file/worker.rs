@@ -42,7 +42,7 @@ pub(crate) struct BenchWorker {
     scratch: Vec<u8>,
 }
 
-/// What a worker has requested since the start, for the limits and the rates of its work.
+/// The bytes and operations requested since the start, for the limits and the rates of the work.
 #[derive(Default)]
 struct Pace {
     bytes: [u64; 2],

@@ -2,7 +2,7 @@
 
 use super::json::{Medians, Report, Row, Run};
 use super::variants::{NGINX_PRELOAD, reference};
-use crate::bench::columns::ruled;
+use crate::bench::columns::{remarks, ruled};
 use crate::bench::disturbance::{self, RunShares};
 use crate::bench::numbers::{grouped, short};
 
@@ -68,29 +68,15 @@ pub(crate) fn tables(report: &Report) -> String {
 fn table(rows: &[&Row], protocol: &str) -> String {
     let mut lines = vec![headings(protocol).map(String::from)];
     lines.extend(rows.iter().filter_map(|row| cells(row)));
-    let mut text = ruled(&lines);
-    for row in rows {
-        if let Some(reason) = &row.reason {
-            text += &format!("{}: {reason}\n", row.variant);
-        }
-    }
-    text + &limits(rows)
-}
-
-/// Returns one line for each limit, naming the variants that have it.
-fn limits(rows: &[&Row]) -> String {
-    let mut by_limit: Vec<(&str, Vec<&str>)> = Vec::new();
-    for row in rows {
-        let Some(limit) = row.limit.as_deref() else {
-            continue;
-        };
-        match by_limit.iter_mut().find(|(other, _)| *other == limit) {
-            Some((_, names)) => names.push(&row.variant),
-            None => by_limit.push((limit, vec![&row.variant])),
-        }
-    }
-    let line = |(limit, names): &(&str, Vec<&str>)| format!("{}: {limit}\n", names.join(", "));
-    by_limit.iter().map(line).collect()
+    let named = |row: &Row, text: &String| (row.variant.clone(), text.clone());
+    let reasons = rows
+        .iter()
+        .filter_map(|row| Some(named(row, row.reason.as_ref()?)));
+    // One line for each limit, with the names of the variants that have it.
+    let limits = rows
+        .iter()
+        .filter_map(|row| Some(named(row, row.limit.as_ref()?)));
+    ruled(&lines) + &remarks(&reasons.chain(limits).collect::<Vec<_>>())
 }
 
 pub(crate) fn cells(row: &Row) -> Option<[String; HEADINGS.len()]> {

@@ -4,16 +4,16 @@ use serde::Serialize;
 
 use super::pass::JobOutcome;
 use super::plan::Job;
+use crate::bench::file::stats::{Entry, Figures, Row, rows_of};
 use crate::bench::file::tally::{Direction, Tally};
 use crate::bench::machine::Machine;
 use crate::bench::output::Header;
-use crate::bench::spread::{Spread, median};
 
 /// The version of the format.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The variant that runs the engines named in the job file.
-pub(super) const OWN: &str = "job";
-pub(super) const FIO: &str = "fio";
+pub(crate) const OWN: &str = "job";
+pub(crate) const FIO: &str = "fio";
 
 /// One run of a job file.
 #[derive(Clone, Debug, Serialize)]
@@ -31,7 +31,7 @@ pub(crate) struct Report {
     /// All runs, in the order in which they were made.
     pub(crate) runs: Vec<Run>,
     /// The table: one row per job, direction and variant.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Row<OfJob>>,
     pub(crate) warnings: Vec<String>,
     pub(crate) notes: Vec<String>,
 }
@@ -145,14 +145,6 @@ impl Side {
             percentiles: percentiles.collect(),
         })
     }
-
-    pub(super) fn at(&self, percentile: f64) -> Option<u64> {
-        let percentile = self
-            .percentiles
-            .iter()
-            .find(|one| (one.percentile - percentile).abs() < 1e-9);
-        percentile.map(|one| one.ns)
-    }
 }
 
 impl Sample {
@@ -194,134 +186,67 @@ fn note(job: &Job, outcome: &JobOutcome, bytes_used: u64) -> Option<String> {
     Some(note.map_or(text.clone(), |note| format!("{note}; {text}")))
 }
 
-/// One line of the table: medians over the repeats.
+/// The place of a row in the table.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Row {
+pub(crate) struct OfJob {
     pub(crate) job: String,
     /// `read` or `write`.
     pub(crate) direction: String,
-    pub(crate) variant: String,
-    /// The engine of the variant.
+    /// The engine that the job names.
     pub(crate) engine: String,
-    pub(crate) samples: usize,
-    pub(crate) medians: Option<Medians>,
-    pub(crate) reason: Option<String>,
-    /// A note on the row.
-    pub(crate) note: Option<String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Medians {
-    pub(crate) ops_per_second: Spread,
-    pub(crate) megabytes_per_second: f64,
-    pub(crate) mean_us: f64,
-    pub(crate) p50_us: Option<f64>,
-    pub(crate) p99_us: Option<f64>,
-    pub(crate) max_us: f64,
-    pub(crate) percentiles_us: Vec<(f64, f64)>,
-    pub(crate) cpu_us_per_op: f64,
-    pub(crate) calls_per_op: Option<f64>,
-    /// Operations per second over those of the job's own engine in the same repeat.
-    pub(crate) ratio_to_job: Option<Spread>,
-    /// Operations per second over fio's in the same repeat.
-    pub(crate) ratio_to_fio: Option<Spread>,
 }
 
 /// Returns the rows of all jobs, in the order of the file.
-pub(super) fn rows(jobs: &[Job], runs: &[Run], variants: &[&str]) -> Vec<Row> {
+pub(super) fn rows(jobs: &[Job], runs: &[Run], variants: &[&str]) -> Vec<Row<OfJob>> {
     let mut rows = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         let verifies =
             job.options.verify.is_some() && job.options.writes() && job.options.do_verify;
         let reads = job.options.reads() || verifies;
         for (direction, used) in [("read", reads), ("write", job.options.writes())] {
-            for variant in variants.iter().filter(|_| used) {
-                rows.push(row((index, job), runs, direction, variant));
-            }
+            let place = OfJob {
+                job: job.name.clone(),
+                direction: direction.into(),
+                engine: job.options.engine_name.clone(),
+            };
+            let own = runs.iter().filter(|run| used && run.job_index == index);
+            let entries: Vec<Entry<'_>> = own.map(|run| entry(run, direction)).collect();
+            let mut own = rows_of(&entries, &place, &job.options.percentiles);
+            own.sort_by_key(|row| variants.iter().position(|variant| row.variant == *variant));
+            rows.extend(own);
         }
     }
     rows
 }
 
-fn side_of<'a>(run: &'a Run, direction: &str) -> Option<&'a Side> {
-    let sample = run.sample.as_ref()?;
-    match direction {
+fn entry<'r>(run: &'r Run, direction: &str) -> Entry<'r> {
+    let sample = run.sample.as_ref().filter(|_| !run.failed);
+    let side = sample.and_then(|sample| match direction {
         "read" => sample.read.as_ref(),
         _ => sample.write.as_ref(),
+    });
+    let figures = sample.zip(side).map(|(sample, side)| Figures {
+        ops_per_second: side.ops_per_second,
+        megabytes_per_second: side.megabytes_per_second,
+        mean_ns: side.mean_ns,
+        max_ns: side.max_ns,
+        percentiles: (side.percentiles.iter())
+            .map(|one| (one.percentile, one.ns))
+            .collect(),
+        cpu_us_per_op: sample.cpu_us_per_op,
+        calls_per_op: sample.calls_per_op,
+        peak_rss_bytes: None,
+    });
+    Entry {
+        repeat: run.repeat,
+        variant: &run.variant,
+        note: sample
+            .filter(|_| figures.is_some())
+            .and_then(|sample| sample.note.clone()),
+        figures,
+        reason: run.reason.clone(),
     }
-}
-
-fn row((index, job): (usize, &Job), runs: &[Run], direction: &str, variant: &str) -> Row {
-    let of_job = runs.iter().filter(|run| run.job_index == index);
-    let own: Vec<&Run> = of_job
-        .clone()
-        .filter(|run| run.variant == variant)
-        .collect();
-    let sides: Vec<(&Run, &Side)> = (own.iter())
-        .filter(|run| !run.failed)
-        .filter_map(|run| Some((*run, side_of(run, direction)?)))
-        .collect();
-    let ratio = |to: &str| {
-        let ratios: Vec<f64> = (sides.iter())
-            .filter_map(|(run, side)| {
-                let mut others = of_job.clone();
-                let other =
-                    others.find(|other| other.variant == to && other.repeat == run.repeat)?;
-                let reference = side_of(other, direction)?.ops_per_second;
-                (reference > 0.0).then(|| side.ops_per_second / reference)
-            })
-            .collect();
-        Spread::of(&ratios).filter(|_| variant != to)
-    };
-    Row {
-        job: job.name.clone(),
-        direction: direction.into(),
-        variant: variant.into(),
-        engine: match variant {
-            "annulus" => "annulus".into(),
-            _ => job.options.engine_name.clone(),
-        },
-        samples: sides.len(),
-        medians: medians(&sides, &job.options.percentiles, ratio(OWN), ratio(FIO)),
-        reason: own.iter().find_map(|run| run.reason.clone()),
-        note: sides
-            .iter()
-            .find_map(|(run, _)| run.sample.as_ref()?.note.clone()),
-    }
-}
-
-fn medians(
-    sides: &[(&Run, &Side)],
-    list: &[f64],
-    ratio_to_job: Option<Spread>,
-    ratio_to_fio: Option<Spread>,
-) -> Option<Medians> {
-    let column =
-        |of: &dyn Fn(&Side) -> f64| sides.iter().map(|(_, side)| of(side)).collect::<Vec<f64>>();
-    let at = |percentile: f64| {
-        let values: Vec<f64> = (sides.iter())
-            .filter_map(|(_, side)| Some(side.at(percentile)? as f64 / 1e3))
-            .collect();
-        median(&values)
-    };
-    let samples = sides.iter().filter_map(|(run, _)| run.sample.as_ref());
-    let cpu: Vec<f64> = samples.clone().map(|sample| sample.cpu_us_per_op).collect();
-    let calls: Vec<f64> = samples.filter_map(|sample| sample.calls_per_op).collect();
-    Some(Medians {
-        ops_per_second: Spread::of(&column(&|side| side.ops_per_second))?,
-        megabytes_per_second: median(&column(&|side| side.megabytes_per_second))?,
-        mean_us: median(&column(&|side| side.mean_ns / 1e3))?,
-        p50_us: at(50.0),
-        p99_us: at(99.0),
-        max_us: median(&column(&|side| side.max_ns as f64 / 1e3))?,
-        percentiles_us: list.iter().filter_map(|&p| Some((p, at(p)?))).collect(),
-        cpu_us_per_op: median(&cpu)?,
-        calls_per_op: median(&calls),
-        ratio_to_job,
-        ratio_to_fio,
-    })
 }
 
 #[cfg(test)]

@@ -1,89 +1,81 @@
 //! The table of a job file. Each job and direction has a row for its own engine, for Annulus and optionally for fio.
 
-use super::report::{Medians, Row};
-use crate::bench::columns::ruled;
+use super::report::{FIO, OWN, OfJob};
+use crate::bench::file::stats::Row;
+use crate::bench::file::table::{self, CPU, Column, MAX, P50, P99, dash, times, us};
 use crate::bench::numbers::{grouped, short};
-use crate::bench::spread::Spread;
 
-pub(crate) const HEADINGS: [&str; 13] = [
-    "job", "", "by", "IOPS", "MB/s", "mean", "p50", "p99", "max", "CPU/op", "calls/op", "× job",
-    "× fio",
-];
+/// The most percentiles that fit on a line.
+const PERCENTILES_MAX: usize = 8;
 
-/// Formats the rows as text, followed by a line for each row with a note or a reason.
-pub(super) fn table(rows: &[Row]) -> String {
-    let mut lines = vec![HEADINGS.map(str::to_string)];
-    let mut below = String::new();
-    for row in rows {
-        match &row.medians {
-            Some(medians) => lines.push(cells(row, medians)),
-            None => {
-                let reason = row.reason.as_deref().unwrap_or("nothing was measured");
-                below += &format!("{} {} {}: {reason}\n", row.job, row.direction, row.variant);
-            }
-        }
-    }
-    let mut text = match lines.len() {
-        1 => String::new(),
-        _ => ruled(&lines),
-    };
-    for row in rows {
-        let Some(medians) = &row.medians else {
-            continue;
-        };
-        for reason in row.reason.iter().chain(&row.note) {
-            below += &format!("{} {} {}: {reason}\n", row.job, row.direction, row.variant);
-        }
-        text += &percentiles(row, medians);
-    }
-    text + &below
-}
-
-pub(crate) fn cells(row: &Row, medians: &Medians) -> [String; HEADINGS.len()] {
-    let dash = || "–".to_string();
-    let us = |value: Option<f64>| value.map_or_else(dash, short);
-    let ratio = |spread: &Option<Spread>| match spread {
-        Some(spread) => format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max),
-        None => dash(),
-    };
-    [
-        row.job.clone(),
-        row.direction.clone(),
-        match row.variant.as_str() {
-            "job" => row.engine.clone(),
+/// The columns.
+pub(crate) const COLUMNS: [Column<OfJob>; 13] = [
+    Column("job", "the section of the job file", |row, _| {
+        row.place.job.clone()
+    }),
+    Column("", "reads or writes", |row, _| row.place.direction.clone()),
+    Column(
+        "by",
+        "the engine that the job names, Annulus, or fio itself",
+        |row, _| match &row.variant[..] {
+            OWN => row.place.engine.clone(),
             other => other.to_string(),
         },
-        grouped(medians.ops_per_second.median),
-        grouped(medians.megabytes_per_second),
-        short(medians.mean_us),
-        us(medians.p50_us),
-        us(medians.p99_us),
-        short(medians.max_us),
-        format!("{:.2}", medians.cpu_us_per_op),
-        medians
-            .calls_per_op
-            .map_or_else(dash, |calls| format!("{calls:.2}")),
-        ratio(&medians.ratio_to_job),
-        ratio(&medians.ratio_to_fio),
-    ]
+    ),
+    Column(
+        "IOPS",
+        "operations per second; median over the repeats",
+        |_, of| grouped(of.ops_per_second.median),
+    ),
+    Column("MB/s", "millions of bytes per second", |_, of| {
+        grouped(of.megabytes_per_second)
+    }),
+    Column("mean", "the mean latency, µs", |_, of| short(of.mean_us)),
+    Column("p50", P50, |_, of| us(of.p50_us)),
+    Column("p99", P99, |_, of| us(of.p99_us)),
+    Column("max", MAX, |_, of| short(of.max_us)),
+    Column("CPU/op", CPU, |_, of| format!("{:.2}", of.cpu_us_per_op)),
+    Column(
+        "calls/op",
+        "calls that submit or wait, per operation",
+        |_, of| {
+            of.calls_per_op
+                .map_or_else(dash, |calls| format!("{calls:.2}"))
+        },
+    ),
+    Column(
+        "× job",
+        "speed over that of the job's own engine in the same repeat, with the extremes",
+        |row, of| times(&of.ratio_to_base.filter(|_| row.variant != OWN)),
+    ),
+    Column(
+        "× fio",
+        "speed over that of fio in the same repeat, with the extremes",
+        |row, of| times(&of.ratio_to_best_baseline.filter(|_| row.variant != FIO)),
+    ),
+];
+
+/// Formats the rows as text, followed by their percentiles and remarks.
+pub(super) fn table(rows: &[Row<OfJob>]) -> String {
+    let rows: Vec<&Row<OfJob>> = rows.iter().collect();
+    let list: String = rows.iter().map(|row| percentiles(row)).collect();
+    table::table(&COLUMNS, &rows, name) + &list
+}
+
+fn name(row: &Row<OfJob>) -> String {
+    format!("{} {} {}", row.place.job, row.place.direction, row.variant)
 }
 
 /// Formats the percentiles of the job's list, if they fit on a line.
-fn percentiles(row: &Row, medians: &Medians) -> String {
-    const MOST: usize = 8;
-    let list = &medians.percentiles_us;
-    if list.is_empty() || list.len() > MOST {
+fn percentiles(row: &Row<OfJob>) -> String {
+    let medians = row.medians.as_ref();
+    let list = medians.map_or(&[][..], |medians| &medians.percentiles_us);
+    if list.is_empty() || list.len() > PERCENTILES_MAX {
         return String::new();
     }
     let parts: Vec<String> = list
         .iter()
         .map(|(p, us)| format!("p{p} {}", short(*us)))
         .collect();
-    format!(
-        "{} {} {}: {}\n",
-        row.job,
-        row.direction,
-        row.variant,
-        parts.join(", ")
-    )
+    format!("{}: {}\n", name(row), parts.join(", "))
 }

@@ -58,6 +58,8 @@ pub(crate) fn side(name: &str) -> Side {
     match name {
         _ if name.starts_with("annulus") => Side::Annulus,
         _ if name.starts_with(BASE) => Side::Base,
+        // The engine that a job file names.
+        "job" => Side::Base,
         "null" => Side::Null,
         _ => Side::Baseline,
     }

@@ -22,6 +22,8 @@ pub(crate) use order::{QueuedSend, SendPermit};
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 
 use std::fmt;
+#[cfg(feature = "tokio")]
+use std::os::fd::FromRawFd;
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
@@ -174,6 +176,12 @@ impl Fd {
         has_offsets
     }
 
+    /// Returns whether the file has no offsets, as far as that has been queried.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    pub(crate) fn is_stream(&self) -> bool {
+        self.0.offsets.load(Relaxed) == NO_OFFSETS
+    }
+
     /// Records that the file has offsets.
     #[inline]
     pub(crate) fn note_offsets(&self) {
@@ -236,6 +244,16 @@ impl Fd {
     /// Makes the last handle leave a close that may take long to `thread`.
     pub(crate) fn close_later_by(&self, thread: Weak<dyn CloseLater>) {
         let _ = self.0.closes_later.set(thread);
+    }
+
+    /// Returns the file of std, if this is the only handle.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_std(self) -> Result<std::fs::File, Fd> {
+        // Removes the flags of the attempt to open the file without blocking.
+        let _ = self.raw();
+        let raw = self.into_raw()?;
+        // SAFETY: Open: this was the only handle, which has given up the number.
+        Ok(unsafe { std::fs::File::from_raw_fd(raw) })
     }
 
     /// Returns the number, for the caller to close, if this is the only handle.

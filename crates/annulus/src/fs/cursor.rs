@@ -4,21 +4,24 @@
 //! Each operation owns a handle of the file. So the cursor borrows nothing, and written data outlives it.
 
 mod seek;
+mod write_behind;
 
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice, SeekFrom};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::File;
-use super::merge::same_error;
-use crate::buf::{AlignedBuf, IoBuf};
+use crate::buf::AlignedBuf;
 use crate::byte_stream::{ByteStream, byte_stream_traits};
 use crate::driver::coop_budget;
 use crate::error::BufResult;
 use crate::narrow::to_usize;
-use crate::op::FAST_PATH_BYTES_MAX;
+use crate::op::{FAST_PATH_BYTES_MAX, ReadAt};
+use crate::sys::errno::ESPIPE;
+use write_behind::WriteBehind;
 
 /// Size of the first read at a new position, bytes. Each following one is twice as long, because a program that reads
 /// on is likely to go on.
@@ -27,7 +30,7 @@ const FIRST_BYTES: usize = 16 << 10;
 const CACHED_BYTES: usize = FAST_PATH_BYTES_MAX;
 /// Default size up to which reads of other data grow, bytes.
 const READ_AHEAD_BYTES: usize = 1 << 20;
-/// Written bytes that wait for a write in progress.
+/// Written bytes that wait for a write in progress, at most.
 const GATHERED_BYTES: usize = 256 << 10;
 /// Blocks end at multiples of this, so that direct reads are aligned, bytes. A power of two.
 const BLOCK_BYTES: usize = 4 << 10;
@@ -72,20 +75,21 @@ const BLOCK_BYTES: usize = 4 << 10;
 /// # Writes
 ///
 /// A write copies its bytes and returns; the first one is started immediately. Bytes that are written meanwhile, up to
-/// 256 KiB, follow with the next call. Writes are made one after another, in order. Reads and seeks wait until all of
-/// them are complete.
+/// 256 KiB, follow when it is complete, without a further call. Writes are made one after another, in order. Reads and
+/// seeks wait until all of them are complete.
 ///
 /// If a write fails, the position moves back behind the last byte that was written, and later bytes are discarded.
 /// Every following read, write and flush returns the error, up to a seek, which returns it as well, and does nothing
 /// else. A program that ignores an error can so not take lost bytes for written ones. A flush or shutdown returns when
 /// all bytes are with the kernel, or with the error. It does not make them durable; see [`File::sync_data`].
 ///
-/// Dropping a future loses no bytes. Dropping the cursor completes its writes, without reporting errors; the end of the
-/// program does not wait for that.
+/// Dropping a future loses no bytes. Dropping the cursor completes its writes, without reporting errors. The end of the
+/// program (`exit(3)`, and the return of `main`) waits for them, at most ten seconds.
 ///
 /// On a file that is opened for appending, the position after a write is the end of the file. A file opened with
 /// [`direct`](crate::OpenOptions::direct) can be read through a cursor, but writes to it fail unless they happen to be
-/// aligned.
+/// aligned. A pipe or a terminal is read and written in order, without a position and without reading ahead; seeks fail
+/// with `ESPIPE`.
 pub struct FileCursor {
     file: File,
     /// The offset of the next byte that is read or written.
@@ -101,14 +105,12 @@ pub struct FileCursor {
     read_ahead_bytes: usize,
     /// Memory for a block.
     spare: Option<AlignedBuf>,
-    /// The write in progress.
-    write: Option<OwnFuture<Written>>,
-    /// Bytes that follow it, up to `position`.
-    gathered: Vec<u8>,
-    /// Memory to gather into.
-    spare_gathered: Vec<u8>,
-    /// The error of a write whose bytes are lost, until a seek has reported it.
-    failed: Option<io::Error>,
+    /// Written bytes on their way; `None` before the first write.
+    behind: Option<Arc<WriteBehind>>,
+    /// Largest read, bytes; at least 1.
+    read_max: usize,
+    /// Written bytes that wait for a write in progress, at most; at least 1.
+    gathered_max: usize,
     /// A seek that has begun.
     seek: Option<SeekFrom>,
     /// The query for the size of the file, for a seek from the end.
@@ -129,15 +131,8 @@ struct BlockRead {
     missed: bool,
     /// The read was started to confirm the end of the file.
     confirms: bool,
-}
-
-/// The result of a write.
-struct Written {
-    /// The buffer, cleared; a new one after an error.
-    buf: Vec<u8>,
-    /// The offset behind the last byte that was written.
-    end: u64,
-    result: io::Result<()>,
+    /// The read has no offset.
+    is_stream: bool,
 }
 
 impl File {
@@ -173,10 +168,9 @@ impl File {
             block_bytes: FIRST_BYTES,
             read_ahead_bytes: READ_AHEAD_BYTES,
             spare: None,
-            write: None,
-            gathered: Vec::new(),
-            spare_gathered: Vec::new(),
-            failed: None,
+            behind: None,
+            read_max: usize::MAX,
+            gathered_max: GATHERED_BYTES,
             seek: None,
             size: None,
         }
@@ -252,7 +246,11 @@ impl FileCursor {
     /// # Ok(()) }) }
     /// ```
     pub fn position(&self) -> u64 {
-        self.position
+        let moved = self
+            .behind
+            .as_ref()
+            .and_then(|behind| behind.lock().position());
+        moved.unwrap_or(self.position)
     }
 
     #[inline]
@@ -261,7 +259,7 @@ impl FileCursor {
     }
 
     /// Discards what was read.
-    fn discard_block(&mut self) {
+    pub(crate) fn discard_block(&mut self) {
         (self.at, self.end) = (0, 0);
         self.next = None;
         self.block_bytes = FIRST_BYTES;
@@ -271,7 +269,8 @@ impl FileCursor {
     /// for the block is short.
     fn read_block(&mut self, offset: u64, confirms: bool) -> io::Result<Option<BlockRead>> {
         let to_boundary = self.block_bytes - to_usize(offset % BLOCK_BYTES as u64);
-        let bytes = to_boundary.min(to_usize(i64::MAX as u64 - offset));
+        let bytes = to_boundary.min(self.read_max);
+        let bytes = bytes.min(to_usize(i64::MAX as u64 - offset));
         if bytes == 0 {
             return Ok(None);
         }
@@ -294,8 +293,15 @@ impl FileCursor {
             }
         };
         let file = self.file.clone();
+        let is_stream = file.fd.is_stream();
         Ok(Some(BlockRead {
-            future: Box::pin(async move { file.read_at(buf, offset).await }),
+            future: Box::pin(async move {
+                match is_stream {
+                    false => file.read_at(buf, offset).await,
+                    true => file.op(ReadAt::stream(file.fd.clone(), buf)).await,
+                }
+            }),
+            is_stream,
             done: None,
             bytes,
             missed: false,
@@ -333,6 +339,14 @@ impl FileCursor {
                 self.next = Some(read);
                 return Poll::Pending;
             };
+            if let Err(error) = &result
+                && error.error().raw_os_error() == Some(ESPIPE)
+                && !read.is_stream
+                && self.file.fd.is_stream()
+            {
+                // The file has no offsets, which is found out only now. The next read uses none.
+                continue;
+            }
             let (bytes, block) = result?;
             if bytes == 0 && !is_recent {
                 // The file may have grown since this read was submitted.
@@ -357,7 +371,8 @@ impl FileCursor {
             CACHED_BYTES
         };
         self.block_bytes = self.block_bytes.saturating_mul(2).min(bytes_max);
-        if !missed || !is_whole || is_first || self.read_ahead_bytes == 0 {
+        let reads_ahead = self.read_ahead_bytes > 0 && !self.file.fd.is_stream();
+        if !missed || !is_whole || is_first || !reads_ahead {
             return;
         }
         let offset = self.position + self.end as u64;
@@ -372,87 +387,70 @@ impl FileCursor {
         }
     }
 
-    /// Returns the error of a write that failed since the last seek.
-    fn check_written(&self) -> io::Result<()> {
-        match &self.failed {
-            Some(error) => Err(same_error(error)),
-            None => Ok(()),
-        }
+    /// Sets the position. All writes are complete.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn set_position(&mut self, position: u64) {
+        self.discard_block();
+        self.position = position;
     }
 
-    /// Starts to write the gathered bytes.
-    fn start_write(&mut self) {
-        if self.gathered.is_empty() {
-            return;
-        }
-        let spare = std::mem::take(&mut self.spare_gathered);
-        let buf = std::mem::replace(&mut self.gathered, spare);
-        let offset = self.position - buf.len() as u64;
-        self.write = Some(Box::pin(write_all(self.file.clone(), buf, offset)));
-        // Submits the write. Its completion wakes no task; the call that needs its result polls again.
-        let _ = self.poll_write_in_progress(&mut Context::from_waker(Waker::noop()));
+    /// Sets the size up to which reads and gathered writes grow, bytes; at least 1.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn set_bytes_max(&mut self, bytes: usize) {
+        (self.read_max, self.gathered_max) = (bytes, bytes);
     }
 
-    fn poll_write_in_progress(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(write) = &mut self.write else {
-            return Poll::Ready(());
-        };
-        let Written { buf, end, result } = ready!(write.as_mut().poll(context));
-        self.write = None;
-        self.spare_gathered = buf;
-        if result.is_err() {
-            self.gathered.clear();
-        }
-        self.failed = result.err();
-        if self.failed.is_some() || self.file.fd.appends() {
-            self.position = end + self.gathered.len() as u64;
+    /// Waits until no operation is in flight. Keeps the block that was read ahead.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_at_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        ready!(self.poll_idle(context));
+        if let Some(read) = &mut self.next
+            && read.done.is_none()
+        {
+            read.done = Some(ready!(read.future.as_mut().poll(context)));
         }
         Poll::Ready(())
     }
 
-    /// Waits until all written bytes are with the kernel.
-    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.poll_write_in_progress(context));
-            self.check_written()?;
-            if self.gathered.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            self.start_write();
-        }
+    /// Returns whether no call has returned the error of a failed write yet.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_failed(&self) -> bool {
+        (self.behind.as_ref()).is_some_and(|behind| behind.lock().check().is_err())
     }
-}
 
-/// Writes all of `buf` at `offset`, and counts the bytes, which a failed `write_all_at` does not.
-async fn write_all(file: File, mut buf: Vec<u8>, offset: u64) -> Written {
-    let mut end = offset;
-    let mut written = 0;
-    let mut result = Ok(());
-    while written < buf.len() && result.is_ok() {
-        match file.write_at(buf.subslice(written..), end).await {
-            Ok((0, part)) => {
-                buf = part.into_inner();
-                result = Err(io::ErrorKind::WriteZero.into());
-            }
-            Ok((bytes, part)) => {
-                buf = part.into_inner();
-                written += bytes;
-                end = offset + written as u64;
-            }
-            Err(error) => {
-                buf = Vec::new();
-                result = Err(error.into());
-            }
-        }
+    /// Returns whether the file has no offsets, as far as that is known.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_stream(&self) -> bool {
+        self.file.fd.is_stream()
     }
-    if file.fd.appends() {
-        match file.metadata().await {
-            Ok(metadata) => end = metadata.len(),
-            Err(error) => result = result.and(Err(error)),
-        }
+
+    /// Returns the file. An operation in flight keeps a handle of it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_file(self) -> File {
+        self.file
     }
-    buf.clear();
-    Written { buf, end, result }
+
+    /// Waits until all writes are complete. Does not report errors.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_idle(&self, context: &Context<'_>) -> Poll<()> {
+        (self.behind.as_ref()).map_or(Poll::Ready(()), |behind| behind.poll_idle(context))
+    }
+
+    /// Forgets the error of a write that failed, and returns it.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        self.behind.as_ref().and_then(|behind| behind.take_error())
+    }
+
+    /// Waits until all written bytes are with the kernel.
+    pub(crate) fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(behind) = &self.behind else {
+            return Poll::Ready(Ok(()));
+        };
+        ready!(behind.poll_idle(context));
+        let mut state = behind.lock();
+        self.position = state.take_position().unwrap_or(self.position);
+        Poll::Ready(state.check())
+    }
 }
 
 impl ByteStream for FileCursor {
@@ -483,28 +481,24 @@ impl ByteStream for FileCursor {
             ready!(self.poll_settled(context))?;
         }
         self.discard_block();
-        if self.poll_write_in_progress(context).is_ready() {
-            if self.failed.is_none() {
-                self.start_write();
-            }
-            self.check_written()?;
-        }
-        let mut space = GATHERED_BYTES.saturating_sub(self.gathered.len());
+        let behind = Arc::clone(self.behind.get_or_insert_default());
+        let mut state = behind.lock();
+        self.position = state.take_position().unwrap_or(self.position);
+        state.check()?;
+        let mut space = self.gathered_max.saturating_sub(state.gathered.len());
         if space == 0 {
+            state.wait(context);
             return Poll::Pending;
         }
-        let mut written = 0;
+        let offset = self.position;
         for piece in pieces {
             let taken = &piece[..piece.len().min(space)];
-            self.gathered.extend_from_slice(taken);
+            state.gathered.extend_from_slice(taken);
             space -= taken.len();
-            written += taken.len();
+            self.position += taken.len() as u64;
         }
-        self.position += written as u64;
-        if self.write.is_none() {
-            self.start_write();
-        }
-        Poll::Ready(Ok(written))
+        behind.start(state, &self.file, offset);
+        Poll::Ready(Ok(to_usize(self.position - offset)))
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -517,32 +511,6 @@ impl ByteStream for FileCursor {
 }
 
 byte_stream_traits!([] FileCursor);
-
-/// Completes the writes.
-impl Drop for FileCursor {
-    fn drop(&mut self) {
-        let gathered = std::mem::take(&mut self.gathered);
-        let write = self.write.take();
-        if write.is_none() && gathered.is_empty() {
-            return;
-        }
-        let offset = self.position - gathered.len() as u64;
-        let file = self.file.clone();
-        let rest = async move {
-            if let Some(write) = write
-                && write.await.result.is_err()
-            {
-                return;
-            }
-            write_all(file, gathered, offset).await;
-        };
-        // No executor runs this task: the thread that completes a write also starts the next.
-        let run = |runnable: async_task::Runnable| _ = runnable.run();
-        let (runnable, task) = async_task::spawn(rest, run);
-        task.detach();
-        runnable.schedule();
-    }
-}
 
 impl fmt::Debug for FileCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

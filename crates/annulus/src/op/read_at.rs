@@ -12,7 +12,7 @@ use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::cached::{self, CachedRead, READS_PER_STEP};
-use crate::sys::call::{self, RWF_NOWAIT};
+use crate::sys::call::{self, AT_POSITION, RWF_NOWAIT};
 use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{ASYNC, Sqe, opcode};
 
@@ -80,6 +80,13 @@ impl<B: IoBufMut> ReadAt<B> {
             until,
             try_cache,
         }
+    }
+
+    /// Reads the next bytes of a file without offsets, on a blocking thread, which waits for the writer.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    pub(crate) fn stream(fd: Fd, buf: B) -> ReadAt<B> {
+        let target = ReadMemory::Buf { align_bytes: 1 };
+        ReadAt::new(fd, buf, AT_POSITION, target, Until::Once).past_the_cache()
     }
 
     /// Makes the read skip the page cache, for a read that has tried it already.
@@ -218,6 +225,10 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
 
     fn syscall(&mut self) -> i32 {
         let (base, bytes, offset) = self.range();
+        if offset == AT_POSITION {
+            // A pipe that was opened without a writer has ended only after it has had one.
+            call::wait_until_readable(self.fd.raw());
+        }
         // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
         unsafe { call::pread(self.fd.raw(), base, bytes, offset, 0) }
     }

@@ -5,6 +5,8 @@
 //! process with `annulus-preload` loaded, those names are exported by that library (Sealed).
 
 pub(crate) mod affinity;
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+pub(crate) mod at_exit;
 pub(crate) mod cached;
 pub(crate) mod call;
 pub(crate) mod counter_storage;

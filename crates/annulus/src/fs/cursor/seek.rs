@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use super::FileCursor;
 use crate::narrow::to_usize;
+use crate::sys::errno::ESPIPE;
 
 impl FileCursor {
     /// Waits until all writes and the seek that has begun are complete. Returns the position.
@@ -15,6 +16,10 @@ impl FileCursor {
         let Some(to) = self.seek else {
             return Poll::Ready(Ok(self.position));
         };
+        if !self.file.fd.has_offsets() {
+            self.seek = None;
+            return Poll::Ready(Err(io::Error::from_raw_os_error(ESPIPE)));
+        }
         let (from, by) = match to {
             SeekFrom::Start(offset) => (offset, 0),
             SeekFrom::Current(by) => (self.position, by),
@@ -44,7 +49,7 @@ impl FileCursor {
     /// Waits like `poll_settled`, for a seek: the last call that reports a failed write.
     fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
         let settled = ready!(self.poll_settled(context));
-        self.failed = None;
+        self.take_error();
         Poll::Ready(settled)
     }
 

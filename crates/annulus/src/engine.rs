@@ -80,10 +80,11 @@ pub struct Engine {
     is_of_runtime: bool,
 }
 
-/// Methods for the cores of a runtime.
-#[cfg(feature = "net")]
+/// Methods for other modules.
+#[cfg(any(feature = "net", feature = "tokio"))]
 impl Engine {
     /// Creates the engine of a runtime.
+    #[cfg(feature = "net")]
     pub(crate) fn of_runtime(submitter: &Arc<Submitter>, backend: Arc<BackendInUse>) -> Engine {
         Engine {
             submitter: Arc::clone(submitter),

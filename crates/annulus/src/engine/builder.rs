@@ -214,6 +214,14 @@ impl EngineBuilder {
         }
     }
 
+    /// Builds an engine with the default settings in any case: on blocking threads if io_uring cannot be set up.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn build_anyway() -> Engine {
+        let default = EngineBuilder::default();
+        let built = default.build_uring();
+        built.unwrap_or_else(|error| default.build_blocking(Some(error)))
+    }
+
     fn tuning(&self) -> Tuning {
         Tuning {
             chunk: self.chunk,

@@ -53,11 +53,15 @@ use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Fd;
 use crate::narrow::to_usize;
+#[cfg(feature = "tokio")]
+use crate::op::StdMetadata;
 use crate::op::{
     Advise, Allocate, At, Close, CopyRange, FAST_PATH_BYTES_MAX, Fsync, GetXattr, Link, ListXattrs,
     OpenedFd, ReadAt, ReadMemory, ReadVectoredAt, RemoveXattr, SetPermissions, SetTimes, SetXattr,
     StatAt, SyncRange, Truncate, Until, WriteAt, WriteVectoredAt,
 };
+#[cfg(feature = "tokio")]
+use crate::sys::call;
 use crate::sys::call::{AT_FDCWD, O_DIRECT, borrow_fd};
 use crate::sys::mount::{self, Identity};
 use crate::sys::poll_queue;
@@ -95,15 +99,28 @@ pub struct File {
 
 impl File {
     pub(crate) fn new(opened: OpenedFd, submitter: Arc<Submitter>) -> io::Result<File> {
+        let OpenedFd { fd, flags, .. } = &opened;
+        // On a known mount, only the alignment is left to query.
+        let is_known = fd.is_simulated() || fd.is_local() && flags & O_DIRECT == 0;
+        let identity = match is_known {
+            true => None,
+            false => Some(Identity::of(fd.raw_for_brief_call())?),
+        };
+        Ok(File::with_identity(opened, submitter, identity))
+    }
+
+    fn with_identity(
+        opened: OpenedFd,
+        submitter: Arc<Submitter>,
+        identity: Option<Identity>,
+    ) -> File {
         let OpenedFd {
             fd,
             flags,
             mut mount,
         } = opened;
         let mut direct = None;
-        // On a known mount, only the alignment is left to query.
-        if !fd.is_simulated() && (!fd.is_local() || flags & O_DIRECT != 0) {
-            let identity = Identity::of(fd.raw_for_brief_call())?;
+        if let Some(identity) = identity {
             direct = Direct::of(flags, &identity);
             if identity.has_offsets() {
                 fd.note_offsets();
@@ -118,12 +135,12 @@ impl File {
         fd.close_later_by(closer);
         let polled = poll_support(&fd, &submitter, direct);
         fd.set_polled(polled.is_ok());
-        Ok(File {
+        File {
             fd,
             submitter,
             direct,
             not_polled: polled.err().map(Arc::new),
-        })
+        }
     }
 
     /// Returns whether reads and writes of this file are polled, on an engine that was built with
@@ -196,6 +213,41 @@ impl File {
     /// Returns the descriptor alone.
     pub(crate) fn into_fd(self) -> Fd {
         self.fd
+    }
+
+    /// Returns the file of std, if this is the only handle.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_std(self) -> Result<std::fs::File, File> {
+        let File {
+            fd,
+            submitter,
+            direct,
+            not_polled,
+        } = self;
+        fd.into_std().map_err(|fd| File {
+            fd,
+            submitter,
+            direct,
+            not_polled,
+        })
+    }
+
+    /// Returns a file of std with another descriptor.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn clone_std(&self) -> io::Result<std::fs::File> {
+        Ok(self.as_fd().try_clone_to_owned()?.into())
+    }
+
+    /// Moves the position of the descriptor, which the operations of this type do not use.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn seek_descriptor(&self, position: u64) -> io::Result<()> {
+        call::seek_to(self.fd.raw(), position)
+    }
+
+    /// Returns the metadata as the type of std.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn std_metadata(&self) -> Operation<'_, StdMetadata> {
+        self.op(StdMetadata::file(self.fd.clone(), self.calls_here()))
     }
 
     /// Returns whether brief calls on this file may be made on the caller's thread.

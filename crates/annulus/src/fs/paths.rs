@@ -17,6 +17,8 @@ use crate::op::{
 };
 use crate::sys::call;
 use crate::sys::errno::EINVAL;
+#[cfg(feature = "tokio")]
+use crate::sys::mount::Identity;
 
 /// Returns the options of std's `File::create`.
 pub(crate) fn to_create() -> OpenOptions {
@@ -46,6 +48,21 @@ pub(crate) fn adopt(submitter: &Arc<Submitter>, file: std::fs::File) -> io::Resu
     fd.set_open_flags(flags);
     let mount = None;
     File::new(OpenedFd { fd, flags, mount }, Arc::clone(submitter))
+}
+
+/// Takes over a file of std in any case: if it cannot be queried, its operations will fail.
+#[cfg(feature = "tokio")]
+pub(crate) fn adopt_anyway(submitter: &Arc<Submitter>, file: std::fs::File) -> File {
+    let fd = Fd::adopt(file);
+    let flags = call::open_flags(fd.raw()).unwrap_or(call::O_RDWR);
+    fd.set_open_flags(flags);
+    let identity = Identity::of(fd.raw()).unwrap_or_else(|_| Identity::unknown());
+    let opened = OpenedFd {
+        fd,
+        flags,
+        mount: None,
+    };
+    File::with_identity(opened, Arc::clone(submitter), Some(identity))
 }
 
 pub(crate) async fn load_file(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Result<Region> {

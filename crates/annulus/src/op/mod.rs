@@ -57,7 +57,7 @@ mod recv_message;
 mod remove_xattr;
 mod rename;
 mod retry;
-#[cfg(feature = "net")]
+#[cfg(any(feature = "net", feature = "tokio"))]
 mod run_blocking;
 #[cfg(feature = "net")]
 mod send;
@@ -78,6 +78,8 @@ mod socket;
 mod splice;
 mod split_range;
 mod statx;
+#[cfg(feature = "tokio")]
+mod std_metadata;
 mod symlink;
 mod sync_range;
 mod table;
@@ -105,7 +107,7 @@ pub use read_file::ReadFile;
 pub use read_link::ReadLink;
 pub use remove_xattr::RemoveXattr;
 pub use rename::Rename;
-#[cfg(feature = "net")]
+#[cfg(any(feature = "net", feature = "tokio"))]
 pub use run_blocking::{RunBlocking, RunBlockingError};
 pub use set_permissions::SetPermissions;
 pub use set_times::SetTimes;
@@ -161,6 +163,8 @@ pub(crate) use socket::{Interest, SocketOp};
 #[cfg(feature = "net")]
 pub(crate) use splice::Splice;
 pub(crate) use statx::{StatResult, Statx};
+#[cfg(feature = "tokio")]
+pub(crate) use std_metadata::StdMetadata;
 
 /// The next step after a result of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@
 use std::ffi::{CStr, OsStr};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+#[cfg(feature = "tokio")]
+use std::os::fd::FromRawFd;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -226,6 +228,30 @@ pub(crate) fn open_here((dir, path): DirPath<'_>, flags: u32, beneath: bool) -> 
     let (mut resolve, mode) = (HERE, rfs::Mode::empty());
     resolve.set(rfs::ResolveFlags::BENEATH, beneath);
     descriptor(rfs::openat2(borrow_fd(dir), path, flags, mode, resolve))
+}
+
+/// Looks up a path without blocking, as [`open_here`] does, and queries the file as std does. `None` if the path is not
+/// cached, leaves its mount, or cannot be looked up.
+#[cfg(feature = "tokio")]
+pub(crate) fn look_up_here(
+    (dir, path): DirPath<'_>,
+    follow: bool,
+) -> Option<std::io::Result<std::fs::Metadata>> {
+    let mut flags = rfs::OFlags::PATH | rfs::OFlags::CLOEXEC;
+    flags.set(rfs::OFlags::NOFOLLOW, !follow);
+    match rfs::openat2(borrow_fd(dir), path, flags, rfs::Mode::empty(), HERE) {
+        Ok(handle) => Some(std::fs::File::from(handle).metadata()),
+        Err(Errno::NOENT) => Some(Err(Errno::NOENT.into())),
+        Err(_) => None,
+    }
+}
+
+/// Queries an open file as std does.
+#[cfg(feature = "tokio")]
+pub(crate) fn std_metadata(fd: RawFd) -> std::io::Result<std::fs::Metadata> {
+    // SAFETY: Open: the caller holds the descriptor, which this file never closes.
+    let file = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
+    file.metadata()
 }
 
 pub(crate) fn fsync(fd: RawFd, data_only: bool) -> i32 {
@@ -510,6 +536,13 @@ pub(crate) fn wait_until_readable(fd: RawFd) {
 /// Returns whether a descriptor has offsets. Files, directories and disks have them; pipes and sockets do not.
 pub(crate) fn is_seekable(fd: RawFd) -> bool {
     rfs::seek(borrow_fd(fd), rfs::SeekFrom::Current(0)).is_ok()
+}
+
+/// Moves the position of a descriptor.
+#[cfg(feature = "tokio")]
+pub(crate) fn seek_to(fd: RawFd, position: u64) -> std::io::Result<()> {
+    rfs::seek(borrow_fd(fd), rfs::SeekFrom::Start(position))?;
+    Ok(())
 }
 
 /// `fcntl(F_GETFL)`: the open flags of a descriptor, including O_DIRECT.

@@ -11,6 +11,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+#[cfg(feature = "tokio")]
+use std::os::fd::AsRawFd;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
@@ -132,6 +134,14 @@ impl Identity {
         Identity::at(fd, c"", AT_EMPTY_PATH)
     }
 
+    /// Returns the identity of a file that cannot be queried.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn unknown() -> Identity {
+        Identity {
+            statx: call::empty_statx(),
+        }
+    }
+
     fn at(fd: RawFd, path: &CStr, flags: u32) -> std::io::Result<Identity> {
         let mut statx = call::empty_statx();
         let mask = call::STATX_TYPE | call::STATX_NLINK | call::STATX_DIOALIGN;
@@ -201,6 +211,17 @@ pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
         ROOT.store(mount.filter(is_local).unwrap_or(NOT_LOCAL), Relaxed);
     }
     learned
+}
+
+/// Learns the mount of the root directory, for a program that opens no file. May block.
+#[cfg(feature = "tokio")]
+pub(crate) fn learn_root() {
+    if ROOT.load(Relaxed) == UNKNOWN
+        && let Ok(root) = std::fs::File::open("/")
+        && let Ok(identity) = Identity::of(root.as_raw_fd())
+    {
+        learn(root.as_raw_fd(), &identity);
+    }
 }
 
 /// Learns a mount, by `statmount` or by one of its files.

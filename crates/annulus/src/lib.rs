@@ -35,7 +35,7 @@
 //! |---|---|
 //! | `net` | sockets, timers and the thread-per-core runtime: [`net`](net/index.html), [`runtime`](runtime/index.html), [`time`](time/index.html) |
 //! | `signal` | signals on cores: [`signal`](signal/index.html); enables `net` |
-//! | `tokio` | rings on the threads of Tokio runtimes: [`tokio`](tokio/index.html). With `net`, Tokio's context on cores: `RuntimeBuilder::with_tokio`. Tokio's I/O traits for [`fs::FileCursor`](fs/struct.FileCursor.html) |
+//! | `tokio` | the file API of Tokio, [`tokio::fs`](tokio/fs/index.html), and rings on the threads of its runtimes: [`tokio`](tokio/index.html). With `net`, Tokio's context on cores: `RuntimeBuilder::with_tokio`. Tokio's I/O traits for [`fs::FileCursor`](fs/struct.FileCursor.html) |
 //! | `bytes` | `Bytes` and `BytesMut` as buffers |
 //! | `futures` | the I/O traits of futures-io for `fs::FileCursor` and, with `net`, for `net::AsyncStream`; `Stream` for types with a method `next` |
 //! | `tokio-io` | the I/O traits of Tokio for `fs::FileCursor` and, with `net`, for `net::AsyncStream`, without Tokio's runtime |
@@ -62,6 +62,7 @@
 //!   [moving a program](guide/moving/index.html) from other libraries.
 //! - [`Engine`] opens files, and [`EngineBuilder`] configures threads, limits and polling.
 //! - [`File`] reads, writes and syncs. [`File::read_many_at`] submits many reads together.
+//! - [`tokio::fs`](tokio/fs/index.html) has the functions and types of `tokio::fs`: one line moves a program.
 //! - [`Engine::load_file`] loads a large file into memory with direct I/O.
 //! - [`buf`] has aligned memory for direct I/O and registered buffers.
 //! - [`EngineError`] and [`BufError`] describe failures. An error returns the buffer if the kernel no longer uses it.

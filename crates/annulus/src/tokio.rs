@@ -55,6 +55,7 @@
 //! An operation that was started inside a current-thread runtime completes while that runtime runs, like an operation
 //! on its sockets.
 
+pub mod fs;
 mod io_probe;
 
 use std::cell::Cell;

@@ -25,6 +25,8 @@ mod signals;
 mod sysctl;
 mod throttle;
 #[cfg(feature = "tokio")]
+mod tokio_fs;
+#[cfg(feature = "tokio")]
 mod tokio_no_io;
 #[cfg(feature = "tokio")]
 mod tokio_refused;

@@ -5,6 +5,7 @@ mod assumptions;
 #[cfg(feature = "net")]
 mod context;
 mod default;
+mod fs;
 #[cfg(feature = "net")]
 #[path = "../matrix/on_core.rs"]
 mod on_core;

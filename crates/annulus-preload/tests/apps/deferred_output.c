@@ -11,15 +11,33 @@ static struct pair joined_narrow(int set, uint32_t mask) {
     return pair;
 }
 
-/* Writes small pieces until one is refused, in rounds of the set. Returns the number of accepted bytes. */
+/* Waits until the peer has acknowledged all bytes that it got: an acknowledgement on its way would make room later. */
+static void await_acknowledged(int fd) {
+    struct tcp_info info = {.tcpi_unacked = 1};
+    for (int looks = 0; looks < 10000 && info.tcpi_unacked > 0 && info.tcpi_retransmits == 0; looks++) {
+        socklen_t bytes = sizeof info;
+        MUST(syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &bytes));
+        pause_ms(1);
+    }
+}
+
+/* Writes small pieces until one is refused and nothing makes room for it but the peer, in rounds of the set. Returns the
+ * number of accepted bytes. */
 static uint64_t write_all_it_takes(int set, struct pair *pair) {
     unsigned char bytes[3000];
     uint64_t position = 0;
-    for (long done = 1; done > 0; position += done > 0 ? (uint64_t)done : 0) {
+    for (int refused = 0; refused < 2;) {
         fill(bytes, sizeof bytes, position);
-        done = write(pair->app, bytes, sizeof bytes);
+        long done = write(pair->app, bytes, sizeof bytes);
+        if (done > 0) {
+            position += (uint64_t)done;
+            refused = 0;
+            continue;
+        }
+        refused++;
+        poll_once(set);
+        await_acknowledged(pair->app);
     }
-    poll_once(set);
     return position;
 }
 
@@ -325,7 +343,7 @@ static void a_signal_ends_a_blocking_write_behind_deferred_output_or_does_not(vo
         struct sigaction action = {.sa_handler = count_handled, .sa_flags = restarts ? SA_RESTART : 0};
         MUST(sigaction(SIGUSR1, &action, NULL));
         print_blocking_write((struct meanwhile){.signals = true}, 0, false);
-        print_blocking_write((struct meanwhile){.signals = true}, 900000, false);
+        print_blocking_write((struct meanwhile){.signals = true}, 20000000, false);
     }
 }
 

@@ -26,18 +26,18 @@ pub(crate) fn close(
     entry: &'static Entry,
     fd: i32,
 ) -> bool {
-    let Some(mut connection) = guard.connection(fd) else {
+    let Some(connection) = guard.connection(fd) else {
         return false;
     };
     let in_signal_handler = guard.in_signal_handler();
     let inner: &mut Inner = guard;
     let was_served = entry.kind() == Kind::Served;
-    if connection.copied_out.is_shared() && connection.member != Member::Out {
+    if inner[connection].copied_out.is_shared() && inner[connection].member != Member::Out {
         duplicates::continue_by_duplicate(inner, fd, connection);
     }
     inner.unready(fd, connection);
-    inner.forget_reported(fd, connection.data);
-    connection.member = Member::Out;
+    inner.forget_reported(fd, inner[connection].data);
+    inner[connection].member = Member::Out;
     let by_owner = inner.ring.is_some()
         && inner.mode == Mode::Serving
         && set.is_owner()
@@ -47,7 +47,7 @@ pub(crate) fn close(
         cancel_now(inner, fd, connection);
     }
     discard(inner, entry, fd, connection);
-    let idle = !connection.inbound.is_armed() && connection.polled == 0;
+    let idle = !inner[connection].inbound.is_armed() && inner[connection].polled == 0;
     let ends_now = by_owner && idle && send_with_fin(inner, entry, fd, connection);
     if !ends_now {
         output::flush(inner, fd, connection);
@@ -55,21 +55,21 @@ pub(crate) fn close(
             stop_receiving(inner, fd, connection);
         }
     }
-    let unsent = match connection.backlog.is_shared() {
+    let unsent = match inner[connection].backlog.is_shared() {
         // A duplicate sends them.
         true => {
             writability::forget(fd);
-            connection.backlog.clear();
+            inner[connection].backlog.clear();
             TakenBytes::none()
         }
-        false => connection.backlog.move_out(),
+        false => inner[connection].backlog.move_out(),
     };
     if was_served {
         count_unserved(inner);
     } else {
         inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     }
-    connection.renew();
+    inner[connection].renew();
     if finish_close(fd, unsent.as_slice(), !idle, entry.flags()) {
         return true;
     }
@@ -98,11 +98,11 @@ fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool
 /// Cancels the ring's requests for a connection: they would delay its end.
 fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
     let before = inner.cancels.len();
-    if connection.inbound.is_armed() {
-        inner.cancels.push(connection.token(TokenKind::Receive, fd));
+    if inner[connection].inbound.is_armed() {
+        inner.cancel(TokenKind::Receive, fd, connection);
     }
-    if connection.polled != 0 {
-        inner.cancels.push(connection.token(TokenKind::Poll, fd));
+    if inner[connection].polled != 0 {
+        inner.cancel(TokenKind::Poll, fd, connection);
     }
     if inner.cancels.len() > before {
         inner.submit_cancels();
@@ -113,26 +113,26 @@ fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
 /// connections of one request. Only used if the close ends the connection for all processes, in order: otherwise the
 /// peer would see an end before the kernel's reset. Returns whether everything was sent.
 fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) -> bool {
-    if connection.out_bytes == 0 || entry.flags() & (UNSHARED | SHARED) != UNSHARED {
+    if inner[connection].out_bytes == 0 || entry.flags() & (UNSHARED | SHARED) != UNSHARED {
         return false;
     }
     if sys::readable(fd) > 0 || sockopts::has_linger(fd) {
         return false;
     }
     output::flush_last(inner, fd, connection);
-    connection.backlog.is_empty()
+    inner[connection].backlog.is_empty()
 }
 
 /// Discards unread bytes as the kernel does: sends queued bytes, then resets the connection.
-fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, mut connection: Conn) {
-    if connection.buffered() == 0 {
-        return connection.copied_out.clear();
+fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) {
+    if inner[connection].buffered() == 0 {
+        return inner[connection].copied_out.clear();
     }
     unread::copy_out(inner, connection);
     // The last number of the connection discards them, unless another process has it.
-    let discards =
-        !connection.copied_out.is_shared() && entry.why_never_served() != Some(Why::PassedOn);
-    connection.copied_out.clear();
+    let discards = !inner[connection].copied_out.is_shared()
+        && entry.why_never_served() != Some(Why::PassedOn);
+    inner[connection].copied_out.clear();
     // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
     if discards && !ring_policy::may_be_filtered() {
         output::flush(inner, fd, connection);

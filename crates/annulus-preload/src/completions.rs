@@ -76,19 +76,14 @@ impl Inner {
     pub(crate) fn forget_sent(&mut self, is_whole: bool) {
         let mut queued = std::mem::take(&mut self.queued);
         queued.retain(|&fd| {
-            let Some(mut connection) = self.connection(fd) else {
+            let Some(connection) = self.connection(fd) else {
                 return false;
             };
-            if connection.out_bytes > 0 && connection.queue != Queue::Pushed {
+            if self[connection].out_bytes > 0 && self[connection].queue != Queue::Pushed {
                 return true;
             }
-            let nothing = (0, 0, 0);
-            (
-                connection.out_from,
-                connection.out_bytes,
-                connection.out_reserved,
-            ) = nothing;
-            connection.queue = Queue::Unlisted;
+            self[connection].clear_queued();
+            self[connection].queue = Queue::Unlisted;
             false
         });
         self.queued = queued;
@@ -108,7 +103,7 @@ impl Inner {
         let (kind, generation, fd) = token::parts(token);
         let connection = || {
             let candidate = self.connection(fd)?;
-            (candidate.generation == generation).then_some(candidate)
+            (self[candidate].generation == generation).then_some(candidate)
         };
         match kind {
             TokenKind::Receive => Event::Receive(fd, connection()),
@@ -136,9 +131,9 @@ impl Inner {
             Event::PartialSend(fd, connection) => {
                 self.on_partial_send(context, fd, connection, res);
             }
-            Event::Poll(fd, mut connection) => {
+            Event::Poll(fd, connection) => {
                 if !completion.more {
-                    connection.polled = 0;
+                    self[connection].polled = 0;
                 }
                 self.on_polled(fd, connection, res);
             }
@@ -174,7 +169,7 @@ impl Inner {
                 .map(|at| (at, id)),
             _ => None,
         };
-        let Some(mut connection) = connection else {
+        let Some(connection) = connection else {
             // The connection was closed, so its received bytes are dropped.
             if let Some((_, id)) = location {
                 self.release(context, id);
@@ -182,8 +177,8 @@ impl Inner {
             return;
         };
         if !completion.more {
-            connection.inbound.complete();
-            if connection.outbound == Outbound::Dead {
+            self[connection].inbound.complete();
+            if self[connection].outbound == Outbound::Dead {
                 // A poll reported the end first, while the receive was being cancelled. No other receive follows.
                 self.leave_to_application(fd, connection);
             }
@@ -197,16 +192,16 @@ impl Inner {
         match completion.res {
             1.. => {}
             0 => {
-                connection.ended = true;
+                self[connection].ended = true;
                 // The kernel has no more data, and a poll for it would end at once and hide a later error.
-                connection.inbound.leave_direct();
+                self[connection].inbound.leave_direct();
                 self.to_poll.push(fd);
                 self.notify(fd, connection, 0);
             }
             errno => match -errno {
                 libc::ENOBUFS => {
                     counters::count(counters::Event::NoBuffers, 1);
-                    connection.next_receive = NextReceive::PollFirst;
+                    self[connection].next_receive = NextReceive::PollFirst;
                     if context.pool.run_short(&mut context.ring) {
                         self.arm(fd, connection);
                     } else {
@@ -227,14 +222,14 @@ impl Inner {
     }
 
     /// Ends the connection with an error, which the next call returns.
-    fn fail(&mut self, fd: i32, mut connection: Conn, errno: i32) {
-        connection.error = errno;
+    fn fail(&mut self, fd: i32, connection: Conn, errno: i32) {
+        self[connection].error = errno;
         if matches!(
             errno,
             libc::ECONNRESET | libc::ETIMEDOUT | libc::EPIPE | libc::ECONNABORTED
         ) {
-            connection.outbound = Outbound::Dead;
-            connection.backlog.clear();
+            self[connection].outbound = Outbound::Dead;
+            self[connection].backlog.clear();
         }
         self.notify(fd, connection, 0);
     }
@@ -243,37 +238,35 @@ impl Inner {
         &mut self,
         context: &mut RingContext,
         fd: i32,
-        mut connection: Conn,
+        connection: Conn,
         (at, bytes, id): (*mut u8, u32, u16),
     ) {
-        connection.next_receive = NextReceive::Multishot;
-        connection.round = self.round;
-        let keep = connection.member != Member::Out && connection.events & IN != 0;
-        if connection.buffered() == 0 && keep {
-            (connection.at, connection.bytes, connection.buffer) = (at, bytes, id);
-        } else if connection.copied_out.is_empty()
-            && connection.buffer == id
-            && connection.bytes > 0
-            && connection.at.wrapping_add(connection.bytes as usize) == at
-        {
-            connection.bytes += bytes;
-            self.release(context, id);
+        let round = self.round;
+        let one = &mut self[connection];
+        (one.next_receive, one.round) = (NextReceive::Multishot, round);
+        let keep = one.member != Member::Out && one.events & IN != 0;
+        let follows = one.bytes > 0 && one.at.wrapping_add(one.bytes as usize) == at;
+        // A poll that is armed again cannot distinguish a new edge from earlier data.
+        let edge = one.events & EDGE_TRIGGERED != 0;
+        if one.buffered() == 0 && keep {
+            (one.at, one.bytes, one.buffer) = (at, bytes, id);
         } else {
-            // SAFETY: Owned: the kernel has just put them there, and the buffer has a reader for them.
-            connection
-                .copied_out
-                .append(unsafe { std::slice::from_raw_parts(at, bytes as usize) });
+            if one.copied_out.is_empty() && one.buffer == id && follows {
+                one.bytes += bytes;
+            } else {
+                // SAFETY: Owned: the kernel has just put them there, and the buffer has a reader for them.
+                let received = unsafe { std::slice::from_raw_parts(at, bytes as usize) };
+                one.copied_out.append(received);
+            }
             self.release(context, id);
         }
-        // A poll that is armed again cannot distinguish a new edge from earlier data.
-        let edge = connection.events & EDGE_TRIGGERED != 0;
-        if (bytes >= BULK_BYTES && !edge) || connection.buffered() >= BUFFERED_MAX {
+        if (bytes >= BULK_BYTES && !edge) || self[connection].buffered() >= BUFFERED_MAX {
             let is_cancelled = match edge {
-                true => connection.inbound.stop(),
-                false => connection.inbound.stop_for_direct(),
+                true => self[connection].inbound.stop(),
+                false => self[connection].inbound.stop_for_direct(),
             };
             if is_cancelled {
-                self.cancels.push(connection.token(TokenKind::Receive, fd));
+                self.cancel(TokenKind::Receive, fd, connection);
             }
             self.to_poll.push(fd);
         }
@@ -292,90 +285,91 @@ impl Inner {
     }
 
     /// Marks a connection for a new receive, unless a receive would be useless.
-    pub(crate) fn arm(&mut self, fd: i32, mut connection: Conn) {
-        match connection.inbound {
-            Inbound::Direct | Inbound::StoppingDirect if connection.buffered() == 0 => {
+    pub(crate) fn arm(&mut self, fd: i32, connection: Conn) {
+        match self[connection].inbound {
+            Inbound::Direct | Inbound::StoppingDirect if self[connection].buffered() == 0 => {
                 self.to_poll.push(fd);
             }
             Inbound::Idle
-                if !connection.has_input_ended() && connection.buffered() < BUFFERED_MAX =>
+                if !self[connection].has_input_ended()
+                    && self[connection].buffered() < BUFFERED_MAX =>
             {
-                connection.inbound = Inbound::Listed;
+                self[connection].inbound = Inbound::Listed;
                 self.to_arm.push(fd);
             }
             _ => {}
         }
     }
 
-    fn on_partial_send(&mut self, context: &RingContext, fd: i32, mut connection: Conn, res: i32) {
+    fn on_partial_send(&mut self, context: &RingContext, fd: i32, connection: Conn, res: i32) {
         let sent = usize::try_from(res)
             .unwrap_or(0)
-            .min(connection.out_bytes as usize);
+            .min(self[connection].out_bytes as usize);
         // SAFETY: Owned: the arena's, where the connection's bytes lie until `forget_sent`.
         let unsent = unsafe {
             std::slice::from_raw_parts(
-                context.arena.at(connection.out_from).add(sent),
-                connection.out_bytes as usize - sent,
+                context.arena.at(self[connection].out_from).add(sent),
+                self[connection].out_bytes as usize - sent,
             )
         };
         if res < 0 && !send_errors::keeps_bytes(-res) {
             return output::on_broken(self, fd, -res);
         }
         // Bytes that a signal handler has written meanwhile follow the unsent bytes.
-        let later = connection.backlog.move_out();
+        let later = self[connection].backlog.move_out();
         output::defer(self, fd, connection, unsent);
-        connection.backlog.append(later.as_slice());
+        self[connection].backlog.append(later.as_slice());
         output::on_full(self, fd, connection);
     }
 
     /// Handles a poll: the socket is writable or readable again, or the connection is over.
-    fn on_polled(&mut self, fd: i32, mut connection: Conn, res: i32) {
+    fn on_polled(&mut self, fd: i32, connection: Conn, res: i32) {
         if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
             // It cannot be polled any more: a call that bypassed the library gave the number another file.
             return hand_back::finish_hand_back(self, fd, connection);
         }
         let events = u32::try_from(res).unwrap_or(0);
-        let before = connection.report();
+        let before = self[connection].report();
         if events & (ERR | HUP) != 0 {
             if events & ERR != 0
                 && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
             {
-                connection.error = errno;
+                self[connection].error = errno;
                 if errno == libc::EPIPE {
                     // A reset after the end of the stream, which reads return first.
-                    connection.ended = true;
+                    self[connection].ended = true;
                 }
             }
             match events & HUP {
-                0 => connection.outbound.drain(),
-                _ => connection.outbound = Outbound::Dead,
+                0 => self[connection].outbound.drain(),
+                _ => self[connection].outbound = Outbound::Dead,
             }
-            connection.backlog.clear();
+            self[connection].backlog.clear();
             self.leave_to_application(fd, connection);
             self.arm(fd, connection);
             // A condition that the ring has already reported is not reported again.
-            if connection.report() != before {
+            if self[connection].report() != before {
                 self.notify(fd, connection, 0);
             }
         } else {
-            if connection.outbound == Outbound::Full && events & OUT != 0 {
+            if self[connection].outbound == Outbound::Full && events & OUT != 0 {
                 output::send_backlog(self, fd, connection);
             }
-            if connection.inbound.is_direct() && events & RDHUP != 0 {
+            if self[connection].inbound.is_direct() && events & RDHUP != 0 {
                 // The ring receives the end, after the remaining data.
-                connection.inbound.leave_direct();
+                self[connection].inbound.leave_direct();
                 self.arm(fd, connection);
-            } else if connection.inbound.is_direct() && events & IN != 0 {
-                connection.inbound.set_readable(true);
+            } else if self[connection].inbound.is_direct() && events & IN != 0 {
+                self[connection].inbound.set_readable(true);
                 self.notify(fd, connection, IN);
-                if connection.report() & IN == 0 {
+                if self[connection].report() & IN == 0 {
                     // The program was not notified, so it will not read, and an error may still follow.
                     self.poll_on(fd, connection);
                 }
             } else {
                 self.poll_on(fd, connection);
             }
-            if connection.outbound == Outbound::Full {
+            if self[connection].outbound == Outbound::Full {
                 // Another event came before the socket was writable.
                 self.poll_on(fd, connection);
             }
@@ -385,18 +379,18 @@ impl Inner {
 
     /// Polls for further events, unless the last poll is still pending.
     fn poll_on(&mut self, fd: i32, connection: Conn) {
-        if connection.polled == 0 {
+        if self[connection].polled == 0 {
             self.to_poll.push(fd);
         }
     }
 
     /// Lets the program read the bytes that the kernel still has after a connection ended, behind the buffered bytes,
     /// unless the ring receives them.
-    fn leave_to_application(&mut self, fd: i32, mut connection: Conn) {
-        if !connection.inbound.is_armed() && sys::readable(fd) > 0 {
-            connection.inbound = Inbound::Readable;
+    fn leave_to_application(&mut self, fd: i32, connection: Conn) {
+        if !self[connection].inbound.is_armed() && sys::readable(fd) > 0 {
+            self[connection].inbound = Inbound::Readable;
         } else {
-            connection.inbound.leave_direct();
+            self[connection].inbound.leave_direct();
         }
     }
 }

@@ -4,7 +4,6 @@
 //! is zeroed memory); used only under its set's lock (Held).
 #![allow(unsafe_code)]
 
-use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use crate::byte_queue::ByteQueue;
@@ -75,37 +74,23 @@ const _: () = assert!(size_of::<Connection>() <= 112);
 /// Stands for a successor in the list of ready connections.
 pub(crate) const LAST: u32 = u32::MAX;
 
-/// A connection, while the caller holds its set's lock. No reference to it outlives an expression, so functions that
-/// are called with it may access the same connection through its number.
+/// Names a connection of a set, whose `Inner` lends it: `inner[connection]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Conn(NonNull<Connection>);
 
 impl Conn {
     /// # Safety
     ///
-    /// Held: the caller holds the lock of the connection's set until the last use.
+    /// Held: the connection is used by the set to which it belongs only.
     #[inline]
     pub(crate) unsafe fn new(connection: *mut Connection) -> Conn {
         // SAFETY: Owned: an entry of the table, which is never freed.
         Conn(unsafe { NonNull::new_unchecked(connection) })
     }
-}
-
-impl Deref for Conn {
-    type Target = Connection;
 
     #[inline]
-    fn deref(&self) -> &Connection {
-        // SAFETY: Held: the caller of `new` guarantees the lock.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl DerefMut for Conn {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Connection {
-        // SAFETY: Held: the caller of `new` guarantees the lock.
-        unsafe { self.0.as_mut() }
+    pub(crate) fn as_ptr(self) -> *mut Connection {
+        self.0.as_ptr()
     }
 }
 
@@ -173,6 +158,12 @@ impl Connection {
         self.generation = self.generation.wrapping_add(1) & GENERATION_MAX;
     }
 
+    /// Forgets the bytes that are queued in the arena.
+    #[inline]
+    pub(crate) fn clear_queued(&mut self) {
+        (self.out_from, self.out_bytes, self.out_reserved) = (0, 0, 0);
+    }
+
     /// Returns the token of a request for the connection.
     #[inline]
     pub(crate) fn token(&self, kind: TokenKind, fd: i32) -> u64 {
@@ -192,7 +183,7 @@ impl Connection {
         self.data = data;
         self.copied_out.clear();
         self.backlog.clear();
-        (self.out_from, self.out_bytes, self.out_reserved) = (0, 0, 0);
+        self.clear_queued();
         self.error = 0;
         self.next = 0;
         self.round = 0;

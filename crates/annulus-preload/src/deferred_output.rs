@@ -16,8 +16,8 @@ use crate::sys;
 use crate::writability;
 
 /// Identifies a watched connection: its number and generation.
-fn event_key(fd: i32, connection: Conn) -> u64 {
-    u64::from(connection.generation) << 32 | u64::from(fd as u32)
+fn event_key(fd: i32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(fd as u32)
 }
 
 /// Watches connections whose output has been deferred since the last call. Called by the flush thread. Returns whether
@@ -31,14 +31,18 @@ pub(crate) fn watch_new() -> bool {
         };
         set.set_has_deferred(false);
         for fd in std::mem::take(&mut guard.deferred) {
-            let Some(mut connection) = guard.connection(fd) else {
+            let Some(connection) = guard.connection(fd) else {
                 continue;
             };
-            connection.awaits_watch = false;
-            if connection.backlog.is_empty() {
+            guard[connection].awaits_watch = false;
+            if guard[connection].backlog.is_empty() {
                 continue;
             }
-            if !writability::watch(fd, event_key(fd, connection), libc::EPOLLOUT as u32) {
+            if !writability::watch(
+                fd,
+                event_key(fd, guard[connection].generation),
+                libc::EPOLLOUT as u32,
+            ) {
                 retry = true;
                 try_send(&mut guard, fd, connection);
                 output::mark_deferred(&mut guard, fd, connection);
@@ -67,8 +71,8 @@ pub(crate) fn on_writable(event_key: u64) {
     };
     match guard.connection(fd) {
         // The number of a connection that is open by a duplicate now belongs to another.
-        Some(connection) if u64::from(connection.generation) != event_key >> 32 => {}
-        Some(connection) if !connection.backlog.is_empty() => {
+        Some(connection) if u64::from(guard[connection].generation) != event_key >> 32 => {}
+        Some(connection) if !guard[connection].backlog.is_empty() => {
             try_send(&mut guard, fd, connection);
         }
         _ => writability::forget(fd),
@@ -84,7 +88,7 @@ fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
     }
     output::send_backlog(guard, fd, connection);
     hand_back::finish_hand_back(guard, fd, connection);
-    if connection.backlog.is_empty() {
+    if guard[connection].backlog.is_empty() {
         writability::forget(fd);
     }
 }
@@ -98,7 +102,7 @@ pub(crate) fn send_before_fork(guard: &mut SetGuard) {
         send_before_sharing(guard, fd);
         let backlog = guard
             .connection(fd)
-            .map(|connection| !connection.backlog.is_empty());
+            .map(|connection| !guard[connection].backlog.is_empty());
         guard.may_have_backlog |= backlog == Some(true);
     }
 }
@@ -109,17 +113,17 @@ const SO_BUF_LOCK: i32 = 72;
 /// Sends the deferred output of a connection that another process is about to get, which may write behind it. The send
 /// buffer is enlarged meanwhile, unless the kernel has grown it. Bytes that do not fit in it stay deferred.
 pub(crate) fn send_before_sharing(guard: &mut SetGuard, fd: i32) {
-    let Some(mut connection) = guard.connection(fd) else {
+    let Some(connection) = guard.connection(fd) else {
         return;
     };
-    if connection.backlog.is_empty() || guard.in_signal_handler() || guard.pushed {
+    if guard[connection].backlog.is_empty() || guard.in_signal_handler() || guard.pushed {
         return;
     }
     let Ok(locks) = sys::option(fd, libc::SOL_SOCKET, SO_BUF_LOCK) else {
         return;
     };
-    let (sent, former) = draining::send_enlarged(fd, connection.backlog.as_slice());
-    connection.backlog.take(sent);
+    let (sent, former) = draining::send_enlarged(fd, guard[connection].backlog.as_slice());
+    guard[connection].backlog.take(sent);
     if let Some(bytes) = former {
         // The kernel doubles the size, for its bookkeeping.
         sys::set_option(fd, libc::SO_SNDBUF, bytes / 2);
@@ -138,14 +142,14 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
     let Some(seconds) = seconds else { return };
     let deadline_ns = sys::now_ns().saturating_add(seconds.saturating_mul(1_000_000_000));
     while let Some(mut guard) = set.take().filter(|guard| !guard.in_signal_handler())
-        && let Some(mut connection) = guard.connection(fd)
+        && let Some(connection) = guard.connection(fd)
     {
         output::flush(&mut guard, fd, connection);
         let left_ns = deadline_ns.saturating_sub(sys::now_ns());
         if seconds == 0 {
-            connection.backlog.clear();
+            guard[connection].backlog.clear();
         }
-        if connection.backlog.is_empty() || left_ns == 0 {
+        if guard[connection].backlog.is_empty() || left_ns == 0 {
             return;
         }
         drop(guard);
@@ -161,10 +165,10 @@ pub(crate) fn flush_all() -> bool {
     epoll_set_list::for_each_during_enter(|guard| {
         for fd in guard.members() {
             if let Some(connection) = guard.connection(fd)
-                && !connection.backlog.is_empty()
+                && !guard[connection].backlog.is_empty()
             {
                 try_send(guard, fd, connection);
-                left |= !connection.backlog.is_empty();
+                left |= !guard[connection].backlog.is_empty();
             }
         }
     });

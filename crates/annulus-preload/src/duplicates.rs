@@ -17,25 +17,27 @@ use crate::unread;
 /// deferred output.
 pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to: i32) {
     let flags = never_served(SHARED, Why::Duplicated);
-    let holds = |one: &Conn| one.held_events() != 0 || !one.backlog.is_empty();
-    let Some(mut source) = inner.connection(from).filter(holds) else {
+    let holds = |&one: &Conn| inner[one].held_events() != 0 || !inner[one].backlog.is_empty();
+    let Some(source) = inner.connection(from).filter(holds) else {
         return entry.set_kind(Kind::Stream, flags);
     };
     unread::copy_out(inner, source);
     inner.name(entry, to);
     entry.set_kind(Kind::HandedBack, flags);
-    if let Some(mut duplicate) = inner.connection(to) {
+    if let Some(connection) = inner.connection(to) {
+        let source = &mut inner[source];
+        let (fin, outbound, error) = (source.fin, source.outbound, source.error);
+        let (copied_out, backlog) = (source.copied_out.share(), source.backlog.share());
+        let duplicate = &mut inner[connection];
         duplicate.begin(0, 0);
         duplicate.member = Member::Out;
-        duplicate.fin = source.fin;
-        if source.outbound == Outbound::Full {
+        if outbound == Outbound::Full {
             duplicate.outbound.fill();
         }
-        duplicate.copied_out = source.copied_out.share();
-        duplicate.backlog = source.backlog.share();
-        duplicate.error = source.error;
+        (duplicate.fin, duplicate.error) = (fin, error);
+        (duplicate.copied_out, duplicate.backlog) = (copied_out, backlog);
         inner.handed_back_count += 1;
-        output::mark_deferred(inner, to, duplicate);
+        output::mark_deferred(inner, to, connection);
     }
 }
 
@@ -43,13 +45,17 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
 pub(crate) fn share(inner: &Inner, fd: i32, second: i32) -> bool {
     let both = inner.connection(fd).zip(inner.connection(second));
     fd != second
-        && both.is_some_and(|(one, other)| one.copied_out.is_shared_with(&other.copied_out))
+        && both.is_some_and(|(one, other)| {
+            inner[one]
+                .copied_out
+                .is_shared_with(&inner[other].copied_out)
+        })
 }
 
 /// Returns the duplicates of a number that share what the library holds of its connection.
 fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
     let connection = inner.connection(fd);
-    let holders = connection.map_or(0, |connection| connection.copied_out.holders());
+    let holders = connection.map_or(0, |connection| inner[connection].copied_out.holders());
     let others = holders.saturating_sub(1) as usize;
     // The scan ends with the last one.
     let numbers = inner.members().filter(|&second| share(inner, fd, second));
@@ -73,9 +79,11 @@ pub(crate) fn for_each_duplicate(
 
 /// Returns and clears the error of a connection, which one of its duplicates returns.
 pub(crate) fn take_error(inner: &mut Inner, fd: i32, connection: Conn) -> i32 {
-    let error = connection.error;
+    let error = inner[connection].error;
     if error != 0 {
-        for_each_duplicate(inner, fd, |_, _, mut connection| connection.error = 0);
+        for_each_duplicate(inner, fd, |inner, _, connection| {
+            inner[connection].error = 0
+        });
     }
     error
 }
@@ -83,7 +91,7 @@ pub(crate) fn take_error(inner: &mut Inner, fd: i32, connection: Conn) -> i32 {
 /// Returns a duplicate of a number that has the same buffered bytes or error.
 pub(crate) fn duplicate_to_report(inner: &Inner, fd: i32) -> Option<i32> {
     let connection = inner.connection(fd)?;
-    let holds = connection.held_events() != 0;
+    let holds = inner[connection].held_events() != 0;
     holds.then(|| duplicates(inner, fd))?.first().copied()
 }
 
@@ -105,17 +113,17 @@ pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool
 pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
     if let Some(second) = duplicate_to_report(inner, fd) {
         let oneshot_or_edge = EDGE_TRIGGERED | ONESHOT;
-        let reported = match connection.member {
+        let reported = match inner[connection].member {
             Member::Disabled => true,
             Member::Changed => false,
-            Member::Out | Member::Reported => connection.events & oneshot_or_edge != 0,
+            Member::Out | Member::Reported => inner[connection].events & oneshot_or_edge != 0,
         };
         inner.shared_members.push(SharedMember {
             fd: second,
             generation: generation(inner, second),
             added_as: fd,
-            events: connection.events,
-            data: connection.data,
+            events: inner[connection].events,
+            data: inner[connection].data,
             reported,
             held_elsewhere: 0,
         });
@@ -124,5 +132,5 @@ pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn
 
 /// Returns the generation of the connection that has the number now.
 pub(crate) fn generation(inner: &Inner, fd: i32) -> u32 {
-    (inner.connection(fd)).map_or(0, |connection| connection.generation)
+    (inner.connection(fd)).map_or(0, |connection| inner[connection].generation)
 }

@@ -232,9 +232,9 @@ fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>)
                         count_pass(Why::OtherThread);
                         continue;
                     }
-                    if has_fired && let Some(mut connection) = guard.connection(fd) {
+                    if has_fired && let Some(connection) = guard.connection(fd) {
                         guard.unready(fd, connection);
-                        connection.member = Member::Disabled;
+                        guard[connection].member = Member::Disabled;
                     }
                 }
             }

@@ -228,10 +228,10 @@ pub(crate) fn begin(
     if !entry.claim() {
         return false;
     }
-    if let Some(mut connection) = guard.connection(fd) {
-        connection.begin(events, data);
-        connection.is_narrow = sockopts::has_small_send_buffer(fd);
-        connection.copied_out.append(buffered);
+    if let Some(connection) = guard.connection(fd) {
+        guard[connection].begin(events, data);
+        guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
+        guard[connection].copied_out.append(buffered);
         guard.served += 1;
         guard.arm(fd, connection);
         guard.notify(fd, connection, 0);
@@ -290,9 +290,9 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
 }
 
 fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
-    let mut connection = guard.connection(fd)?;
+    let connection = guard.connection(fd)?;
     counters::served(Call::EpollCtl);
-    let member = connection.member != Member::Out;
+    let member = guard[connection].member != Member::Out;
     match request.operation {
         libc::EPOLL_CTL_ADD if member => Some(Err(libc::EEXIST)),
         libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !member => Some(Err(libc::ENOENT)),
@@ -303,22 +303,22 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
                 }
                 return Some(move_to_kernel_set(guard, fd, connection, request));
             }
-            (connection.events, connection.data) = (request.events, request.data);
-            connection.member.enable();
+            (guard[connection].events, guard[connection].data) = (request.events, request.data);
+            guard[connection].member.enable();
             let edge = request.events & EDGE_TRIGGERED != 0;
             // The kernel may have the last bytes of a dead connection, which no receive will take.
-            let is_dead = connection.outbound == Outbound::Dead;
+            let is_dead = guard[connection].outbound == Outbound::Dead;
             if edge && !is_dead {
-                connection.inbound.leave_direct();
+                guard[connection].inbound.leave_direct();
             }
-            if connection.events & IN == 0 {
+            if guard[connection].events & IN == 0 {
                 unread::copy_out(guard, connection);
             }
             guard.arm(fd, connection);
-            if connection.report() != 0 {
+            if guard[connection].report() != 0 {
                 guard.notify(fd, connection, 0);
             }
-            if connection.ended {
+            if guard[connection].ended {
                 guard.to_poll.push(fd);
             }
             Some(Ok(0))
@@ -335,19 +335,19 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
 fn move_to_kernel_set(
     guard: &mut SetGuard,
     fd: i32,
-    mut connection: Conn,
+    connection: Conn,
     request: CtlRequest,
 ) -> CallResult {
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     // The kernel's set has no member with that number yet.
     ctl(libc::EPOLL_CTL_ADD)?;
     // The hand-back must not add it there as well.
-    connection.member = Member::Out;
+    guard[connection].member = Member::Out;
     hand_back::hand_back(guard, fd, Why::UnknownFlags);
-    if let Some(mut connection) = guard.connection(fd) {
-        (connection.events, connection.data) = (request.events, request.data);
-        connection.member.enable();
-        if connection.buffered() > 0 || connection.error != 0 {
+    if let Some(connection) = guard.connection(fd) {
+        (guard[connection].events, guard[connection].data) = (request.events, request.data);
+        guard[connection].member.enable();
+        if guard[connection].held_events() != 0 {
             guard.notify(fd, connection, 0);
         }
     }
@@ -438,8 +438,8 @@ fn control_shared(
 
 /// Handles a member that was handed back: the kernel's set knows it, and the library reports its buffered bytes.
 fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
-    let mut connection = guard.connection(fd)?;
-    let silent = connection.member == Member::Disabled;
+    let connection = guard.connection(fd)?;
+    let silent = guard[connection].member == Member::Disabled;
     let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
     let result = match request.operation {
         libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
@@ -452,12 +452,12 @@ fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<Cal
     };
     if result.is_ok() {
         if request.operation == libc::EPOLL_CTL_DEL {
-            connection.member = Member::Out;
+            guard[connection].member = Member::Out;
             guard.unready(fd, connection);
         } else {
-            (connection.events, connection.data) = (request.events, request.data);
-            connection.member.enable();
-            if connection.buffered() > 0 || connection.error != 0 {
+            (guard[connection].events, guard[connection].data) = (request.events, request.data);
+            guard[connection].member.enable();
+            if guard[connection].held_events() != 0 {
                 guard.notify(fd, connection, 0);
             }
         }

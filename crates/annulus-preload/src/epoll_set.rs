@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::ptr;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -19,7 +19,7 @@ use annulus::preload::{Completion, ServerRing};
 use crate::accept_burst::AcceptBurst;
 use crate::batching::Batching;
 use crate::buffers::{Arena, Pool};
-use crate::connection::Conn;
+use crate::connection::{Conn, Connection};
 use crate::counters::RingCounters;
 use crate::epoll_set_list;
 use crate::fd_table::{self, Entry, Kind};
@@ -30,6 +30,7 @@ use crate::reserved_fds;
 use crate::set_members::{AlreadyReported, Listener, SharedMember};
 use crate::switch_position::Released;
 use crate::sys;
+use crate::token::TokenKind;
 use crate::young_set::YoungSet;
 
 /// Initial capacity of each list of a set.
@@ -143,6 +144,24 @@ pub(crate) struct Inner {
     pub(crate) accept_burst: AcceptBurst,
     /// The set passes through because the operator released the process.
     pub(crate) released: Released,
+}
+
+impl Index<Conn> for Inner {
+    type Output = Connection;
+
+    #[inline]
+    fn index(&self, connection: Conn) -> &Connection {
+        // SAFETY: Held: a connection of this set, whose lock the caller holds.
+        unsafe { &*connection.as_ptr() }
+    }
+}
+
+impl IndexMut<Conn> for Inner {
+    #[inline]
+    fn index_mut(&mut self, connection: Conn) -> &mut Connection {
+        // SAFETY: Held: a connection of this set, whose lock the caller holds, and which lends one at a time.
+        unsafe { &mut *connection.as_ptr() }
+    }
 }
 
 /// The ring and its memory.
@@ -578,6 +597,12 @@ impl Inner {
         self.cancels.reserve(LIST_CAPACITY);
     }
 
+    /// Has a request for a connection cancelled in the next cycle.
+    pub(crate) fn cancel(&mut self, kind: TokenKind, fd: i32, connection: Conn) {
+        let token = self[connection].token(kind, fd);
+        self.cancels.push(token);
+    }
+
     /// Returns whether a kernel thread polls the submission queue.
     pub(crate) fn is_polled(&self) -> bool {
         (self.ring.as_ref()).is_some_and(|context| context.ring.is_polled())
@@ -590,7 +615,7 @@ impl Inner {
         let is_member_of_set = matches!(entry.kind(), Kind::Served | Kind::HandedBack)
             && std::ptr::eq(entry.set(), self.set_ptr);
         is_member_of_set.then(|| {
-            // SAFETY: Held: a connection of this set, whose lock the caller holds.
+            // SAFETY: Held: a connection of this set.
             unsafe { Conn::new(entry.connection()) }
         })
     }

@@ -7,6 +7,7 @@
 use std::ptr;
 
 use crate::config;
+use crate::connection::Connection;
 use crate::counters::{self, Call, Why};
 use crate::early_members;
 use crate::epoll_ctl;
@@ -292,11 +293,13 @@ fn query_other_threads(set: &'static Set, guard: SetGuard) -> Option<SetGuard> {
         let other_guard = other_set
             .filter(|other| !other.is_owner())
             .and_then(Set::take_during_enter);
-        let connection = other_guard
-            .as_ref()
-            .and_then(|guard| guard.connection(member.fd));
-        let same = connection.filter(|connection| connection.generation == member.generation);
-        member.held_elsewhere = same.map_or(0, |connection| connection.held_events());
+        member.held_elsewhere = other_guard.map_or(0, |guard| {
+            let connection = guard
+                .connection(member.fd)
+                .map(|connection| &guard[connection]);
+            let same = connection.filter(|one| one.generation == member.generation);
+            same.map_or(0, Connection::held_events)
+        });
     }
     let mut guard = set.take()?;
     let mut has_changed = false;
@@ -358,16 +361,16 @@ impl SetGuard {
             return false;
         }
         while let Some((fd, entry, connection)) = self.next_ready() {
-            let edge = connection.events & EDGE_TRIGGERED != 0;
+            let edge = self[connection].events & EDGE_TRIGGERED != 0;
             let kind = entry.kind();
             let stays = matches!(kind, Kind::Served | Kind::HandedBack)
-                && connection.report() != 0
-                && (!edge || connection.member == Member::Changed);
-            if connection.bytes > 0 && connection.round.wrapping_add(1) != self.round {
+                && self[connection].report() != 0
+                && (!edge || self[connection].member == Member::Changed);
+            if self[connection].bytes > 0 && self[connection].round.wrapping_add(1) != self.round {
                 unread::copy_out(self, connection);
             }
             let polls = self.mode == Mode::Serving;
-            if polls && connection.inbound.is_readable() && connection.polled == 0 {
+            if polls && self[connection].inbound.is_readable() && self[connection].polled == 0 {
                 // Unread data must not hide an error, even if the data is not reported again.
                 self.to_poll.push(fd);
             }

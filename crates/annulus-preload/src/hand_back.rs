@@ -44,12 +44,14 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     };
     counters::handed_back(why);
     // Sending now may change the readiness, which has not been reported.
-    let reported_before = connection.mask();
+    let reported_before = inner[connection].mask();
     output::flush(inner, fd, connection);
     unread::copy_out(inner, connection);
     stop_receiving(inner, fd, connection);
     let wakes = wakes
-        && (connection.has_input_ended() || connection.buffered() > 0 || sys::readable(fd) > 0);
+        && (inner[connection].has_input_ended()
+            || inner[connection].buffered() > 0
+            || sys::readable(fd) > 0);
     cancel_if_owner(inner, connection);
     count_unserved(inner);
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
@@ -63,14 +65,14 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     entry.set_kind(Kind::HandedBack, flags);
     inner.handed_back_count += 1;
     // A disabled oneshot member cannot be added to the kernel's set as such, so it is added when it is re-armed.
-    if connection.member.is_enabled() {
-        let (events, data) = (connection.events, connection.data);
+    if inner[connection].member.is_enabled() {
+        let (events, data) = (inner[connection].events, inner[connection].data);
         if sys::control(inner.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            let silent = connection.member != Member::Changed && !wakes;
+            let silent = inner[connection].member != Member::Changed && !wakes;
             let edge = events & EDGE_TRIGGERED != 0 && silent;
             let pending = if edge { sys::poll_now(fd, events) } else { 0 };
             // Data in the kernel has not been reported: the ring reports only data that it has received.
-            let pending = match connection.has_input_ended() {
+            let pending = match inner[connection].has_input_ended() {
                 true => pending & reported_before,
                 false => pending & !(IN | RDHUP | ERR | HUP),
             };
@@ -85,8 +87,9 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         }
     }
     // An edge that was already reported must not be reported again.
-    let reported = connection.events & EDGE_TRIGGERED != 0 && connection.member != Member::Changed;
-    if (connection.buffered() > 0 || connection.error != 0) && (wakes || !reported) {
+    let reported = inner[connection].events & EDGE_TRIGGERED != 0
+        && inner[connection].member != Member::Changed;
+    if inner[connection].held_events() != 0 && (wakes || !reported) {
         inner.notify(fd, connection, 0);
     }
     finish_hand_back(inner, fd, connection);
@@ -95,22 +98,22 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
 /// Submits the cancellation of a connection's requests: they would delay its end.
 pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
     let is_owner = inner.set().is_some_and(Set::is_idle_owner);
-    if is_owner && (connection.inbound.is_armed() || connection.polled != 0) {
+    if is_owner && (inner[connection].inbound.is_armed() || inner[connection].polled != 0) {
         inner.submit_cancels();
     }
 }
 
-pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.polled != 0 {
-        inner.cancels.push(connection.token(TokenKind::Poll, fd));
+pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, connection: Conn) {
+    if inner[connection].polled != 0 {
+        inner.cancel(TokenKind::Poll, fd, connection);
     }
-    if connection.inbound.stop() {
-        inner.cancels.push(connection.token(TokenKind::Receive, fd));
+    if inner[connection].inbound.stop() {
+        inner.cancel(TokenKind::Receive, fd, connection);
     }
-    if connection.inbound.is_armed() && inner.is_polled() {
+    if inner[connection].inbound.is_armed() && inner.is_polled() {
         // With SQPOLL the ring is not idle: data may arrive until the cancelled receive has completed.
         for _ in 0..CANCEL_ROUNDS_MAX {
-            if !inner.submit_cancels() || !connection.inbound.is_armed() {
+            if !inner.submit_cancels() || !inner[connection].inbound.is_armed() {
                 return;
             }
             std::thread::yield_now();
@@ -126,16 +129,16 @@ pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
     }
 }
 
-fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
+fn finish_if_empty(inner: &mut Inner, fd: i32, connection: Conn) {
     let Some(entry) = fd_table::entry(fd) else {
         return;
     };
     if entry.kind() != Kind::HandedBack
-        || connection.buffered() > 0
-        || connection.error != 0
-        || !connection.backlog.is_empty()
-        || connection.inbound.is_armed()
-        || connection.member == Member::Disabled
+        || inner[connection].buffered() > 0
+        || inner[connection].error != 0
+        || !inner[connection].backlog.is_empty()
+        || inner[connection].inbound.is_armed()
+        || inner[connection].member == Member::Disabled
         || entry.flags() & FIRED_ELSEWHERE != 0
     {
         return;
@@ -143,14 +146,14 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, mut connection: Conn) {
     inner.unready(fd, connection);
     inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     // They are empty, but duplicates may share them.
-    connection.copied_out.clear();
-    connection.backlog.clear();
+    inner[connection].copied_out.clear();
+    inner[connection].backlog.clear();
     // A connection with an ended direction is not served again.
-    let flags = match connection.is_over() {
+    let flags = match inner[connection].is_over() {
         true => never_served(entry.flags(), Why::NotConnected),
         false => entry.flags(),
     };
-    if connection.member == Member::Out {
+    if inner[connection].member == Member::Out {
         entry.set_epoll_set(std::ptr::null_mut());
     }
     entry.set_kind(Kind::Stream, flags);

@@ -24,24 +24,21 @@ const FLUSH_AFTER_NS: u64 = 1_000_000;
 
 /// Reserves `more` bytes behind those that are queued already.
 #[inline]
-pub(crate) fn reserve_output(
-    inner: &mut Inner,
-    mut connection: Conn,
-    more: usize,
-) -> Option<*mut u8> {
+pub(crate) fn reserve_output(inner: &mut Inner, connection: Conn, more: usize) -> Option<*mut u8> {
     for attempt in 0..2 {
-        let context = inner.ring.as_mut()?;
-        let (from, used) = (connection.out_from, connection.out_bytes);
-        let target = (context.arena).extend(from, used, connection.out_reserved, more as u32);
-        if let Some((from, reserved)) = target {
-            (connection.out_from, connection.out_reserved) = (from, reserved);
+        let one = &inner[connection];
+        let (from, used, reserved) = (one.out_from, one.out_bytes, one.out_reserved);
+        let arena = &mut inner.ring.as_mut()?.arena;
+        if let Some((from, reserved)) = arena.extend(from, used, reserved, more as u32) {
             // SAFETY: Owned: within the arena, as `extend` guarantees.
-            return Some(unsafe { context.arena.at(from).add(used as usize) });
+            let target = unsafe { arena.at(from).add(used as usize) };
+            (inner[connection].out_from, inner[connection].out_reserved) = (from, reserved);
+            return Some(target);
         }
         if attempt == 0 {
             inner.submit_sends();
             // Deferred output comes first.
-            if connection.outbound != Outbound::Writable {
+            if inner[connection].outbound != Outbound::Writable {
                 return None;
             }
         }
@@ -51,15 +48,15 @@ pub(crate) fn reserve_output(
 
 /// Records that `bytes` more are in the arena.
 #[inline]
-pub(crate) fn on_queued(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
-    connection.out_bytes += bytes as u32;
+pub(crate) fn on_queued(inner: &mut Inner, fd: i32, connection: Conn, bytes: usize) {
+    inner[connection].out_bytes += bytes as u32;
     inner.writes += 1;
     if inner.writes == 1 {
         inner.written_at_ns = sys::now_ns();
     }
     let sends_immediately = inner.batching.sends_immediately();
-    if connection.queue == Queue::Unlisted {
-        connection.queue = Queue::Listed;
+    if inner[connection].queue == Queue::Unlisted {
+        inner[connection].queue = Queue::Listed;
         inner.queued.push(fd);
         if inner.queued_at_ns == 0 && !sends_immediately {
             inner.set_queued_since(match inner.writes {
@@ -96,51 +93,47 @@ pub(crate) fn end_round(inner: &mut Inner) {
 }
 
 /// Removes queued bytes, of which the first `sent` have been sent; the others are deferred.
-pub(crate) fn drop_queued(inner: &mut Inner, fd: i32, mut connection: Conn, sent: usize) {
-    let queued = connection.out_bytes as usize;
+pub(crate) fn drop_queued(inner: &mut Inner, fd: i32, connection: Conn, sent: usize) {
+    let queued = inner[connection].out_bytes as usize;
     if queued == 0 {
         return;
     }
     if let Some(context) = &inner.ring
         && sent < queued
     {
-        let from = context.arena.at(connection.out_from);
+        let from = context.arena.at(inner[connection].out_from);
         // SAFETY: Owned: the connection's part of the arena.
         let unsent = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
         let unsent = unsent.to_vec();
         defer(inner, fd, connection, &unsent);
     }
     // The connection stays in the list of those with queued bytes, but has none.
-    (
-        connection.out_from,
-        connection.out_bytes,
-        connection.out_reserved,
-    ) = (0, 0, 0);
+    inner[connection].clear_queued();
 }
 
 /// Sends queued bytes now.
 pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_with(inner, fd, connection, connection.more());
+    flush_with(inner, fd, connection, inner[connection].more());
 }
 
 /// Sends the last bytes and FIN in one segment. This must happen before the program closes the connection: a close with
 /// unread data, which may arrive at any moment, would discard unsent bytes.
 pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
     flush_with(inner, fd, connection, libc::MSG_MORE);
-    if connection.outbound == Outbound::Writable {
+    if inner[connection].outbound == Outbound::Writable {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }
 
 fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
-    if connection.out_bytes > 0
+    if inner[connection].out_bytes > 0
         && let Some(context) = &inner.ring
     {
         // SAFETY: Owned: the connection's part of the arena.
         let queued = unsafe {
             std::slice::from_raw_parts(
-                context.arena.at(connection.out_from),
-                connection.out_bytes as usize,
+                context.arena.at(inner[connection].out_from),
+                inner[connection].out_bytes as usize,
             )
         };
         match sys::send_with(fd, queued, flags) {
@@ -159,22 +152,22 @@ fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
             }
         }
     }
-    if connection.outbound == Outbound::Full {
+    if inner[connection].outbound == Outbound::Full {
         send_backlog(inner, fd, connection);
     }
 }
 
 /// Records that the send buffer is full: the ring polls for writability.
-pub(crate) fn on_full(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    connection.outbound.fill();
+pub(crate) fn on_full(inner: &mut Inner, fd: i32, connection: Conn) {
+    inner[connection].outbound.fill();
     wait_writable(inner, fd);
 }
 
 /// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
 /// although the last write was taken.
 pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
-    let is_asked = connection.is_narrow
-        && connection.accepts_write()
+    let is_asked = inner[connection].is_narrow
+        && inner[connection].accepts_write()
         && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
     if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
         on_full(inner, fd, connection);
@@ -190,21 +183,21 @@ fn wait_writable(inner: &mut Inner, fd: i32) {
 
 /// Records that no write can succeed any more.
 pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
-    duplicates::for_each_duplicate(inner, fd, |inner, fd, mut connection| {
-        connection.outbound.fail(errno);
+    duplicates::for_each_duplicate(inner, fd, |inner, fd, connection| {
+        inner[connection].outbound.fail(errno);
         if errno != libc::EPIPE {
-            connection.error = errno;
+            inner[connection].error = errno;
         }
-        connection.backlog.clear();
+        inner[connection].backlog.clear();
         inner.notify(fd, connection, 0);
     });
 }
 
 /// Sends deferred output, and reports writability when all of it has been sent.
-pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    while !connection.backlog.is_empty() {
-        match sys::send(fd, connection.backlog.as_slice()) {
-            Ok(sent) => connection.backlog.take(sent),
+pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, connection: Conn) {
+    while !inner[connection].backlog.is_empty() {
+        match sys::send(fd, inner[connection].backlog.as_slice()) {
+            Ok(sent) => inner[connection].backlog.take(sent),
             Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
             Err(errno) => return on_broken(inner, fd, errno),
         }
@@ -213,16 +206,16 @@ pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, mut connection: Conn) {
 }
 
 /// Handles the end of the deferred output of a connection, or of a duplicate.
-fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.fin == Fin::AfterBacklog {
-        connection.fin = Fin::Sent;
+fn on_sent(inner: &mut Inner, fd: i32, connection: Conn) {
+    if inner[connection].fin == Fin::AfterBacklog {
+        inner[connection].fin = Fin::Sent;
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
-    if connection.outbound == Outbound::Full {
-        connection.outbound = Outbound::Writable;
+    if inner[connection].outbound == Outbound::Full {
+        inner[connection].outbound = Outbound::Writable;
         // The bytes that were just sent may have filled the buffer again.
         check_writable(inner, fd, connection);
-        if connection.outbound == Outbound::Full {
+        if inner[connection].outbound == Outbound::Full {
             return;
         }
         inner.notify(fd, connection, OUT);
@@ -231,18 +224,18 @@ fn on_sent(inner: &mut Inner, fd: i32, mut connection: Conn) {
 }
 
 /// Defers bytes that do not fit into the send buffer, behind those that are deferred already.
-pub(crate) fn defer(inner: &mut Inner, fd: i32, mut connection: Conn, unsent: &[u8]) {
-    connection.backlog.append(unsent);
+pub(crate) fn defer(inner: &mut Inner, fd: i32, connection: Conn, unsent: &[u8]) {
+    inner[connection].backlog.append(unsent);
     inner.may_have_backlog = true;
     mark_deferred(inner, fd, connection);
 }
 
 /// Makes the flush thread watch a connection with deferred output.
-pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    if connection.backlog.is_empty() || connection.awaits_watch {
+pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, connection: Conn) {
+    if inner[connection].backlog.is_empty() || inner[connection].awaits_watch {
         return;
     }
-    connection.awaits_watch = true;
+    inner[connection].awaits_watch = true;
     inner.deferred.push(fd);
     if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
         set.set_has_deferred(true);
@@ -254,11 +247,14 @@ pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, mut connection: Conn) {
 /// sent queued bytes (`event` is OUT), or holds received ones (IN). Changing the member makes the kernel report all its
 /// pending events again.
 pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
-    let edge = connection.events & (EDGE_TRIGGERED | ONESHOT) == EDGE_TRIGGERED;
+    let edge = inner[connection].events & (EDGE_TRIGGERED | ONESHOT) == EDGE_TRIGGERED;
     let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
-    if is_handed_back && edge && connection.member != Member::Out && connection.events & event != 0
+    if is_handed_back
+        && edge
+        && inner[connection].member != Member::Out
+        && inner[connection].events & event != 0
     {
-        let (events, data) = (connection.events, connection.data);
+        let (events, data) = (inner[connection].events, inner[connection].data);
         let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
     }
 }

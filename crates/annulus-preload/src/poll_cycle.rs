@@ -12,7 +12,7 @@ use annulus::metrics::layout::switch;
 use annulus::preload::{ServerRing, Sqe, Wait, request};
 
 use crate::buffers::{Arena, Pool, RING_SLOTS};
-use crate::connection::Conn;
+use crate::connection::Connection;
 use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
 use crate::errno;
@@ -116,14 +116,14 @@ impl Inner {
         let mut to_arm = std::mem::take(&mut self.to_arm);
         for fd in to_arm.drain(..) {
             if let Some(connection) = self.connection(fd) {
-                push_receive(ring, fd, connection);
+                push_receive(ring, fd, &mut self[connection]);
             }
         }
         self.to_arm = to_arm;
         let mut to_poll = std::mem::take(&mut self.to_poll);
         for fd in to_poll.drain(..) {
             if let Some(connection) = self.connection(fd) {
-                push_poll(ring, fd, connection);
+                push_poll(ring, fd, &mut self[connection]);
             }
         }
         self.to_poll = to_poll;
@@ -168,17 +168,21 @@ impl Inner {
     }
 
     fn push_sends(&mut self, ring: &mut ServerRing, arena: &Arena) {
-        for &fd in &self.queued {
-            let Some(mut connection) = self.connection(fd) else {
+        for nth in 0..self.queued.len() {
+            let fd = self.queued[nth];
+            let Some(connection) = self.connection(fd) else {
                 continue;
             };
-            if connection.out_bytes == 0 || connection.queue == Queue::Pushed {
+            if self[connection].out_bytes == 0 || self[connection].queue == Queue::Pushed {
                 continue;
             }
-            debug_assert!(connection.backlog.is_empty(), "deferred output comes first");
-            connection.queue = Queue::Pushed;
-            let sqe = send_entry(fd, arena, connection);
-            let user_data = connection.token(TokenKind::Send, fd);
+            debug_assert!(
+                self[connection].backlog.is_empty(),
+                "deferred output comes first"
+            );
+            self[connection].queue = Queue::Pushed;
+            let sqe = send_entry(fd, arena, &self[connection]);
+            let user_data = self[connection].token(TokenKind::Send, fd);
             push(ring, Sqe { user_data, ..sqe });
         }
     }
@@ -201,9 +205,9 @@ impl Inner {
     /// descriptors closed, by other means. (A ring is lost in the middle of a cycle only if a thread closes its
     /// number.)
     fn unpush(&mut self) {
-        for &fd in &self.queued {
-            if let Some(mut connection) = self.connection(fd) {
-                connection.queue = Queue::Listed;
+        for nth in 0..self.queued.len() {
+            if let Some(connection) = self.connection(self.queued[nth]) {
+                self[connection].queue = Queue::Listed;
             }
         }
         self.pushed = false;
@@ -281,7 +285,7 @@ fn poll(fd: i32, events: u32, user_data: u64) -> Sqe {
 
 /// Returns a send that never blocks: bytes that do not fit into the send buffer are returned, in the order in which
 /// they were written (trap 34).
-fn send_entry(fd: i32, arena: &Arena, connection: Conn) -> Sqe {
+fn send_entry(fd: i32, arena: &Arena, connection: &Connection) -> Sqe {
     // All of it, or a completion with the number of bytes sent.
     let flags = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
     Sqe {
@@ -298,7 +302,7 @@ fn is_served(fd: i32) -> bool {
     fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
 }
 
-fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
+fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
     if connection.inbound != Inbound::Listed {
         return;
     }
@@ -327,7 +331,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
     );
 }
 
-fn push_poll(ring: &mut ServerRing, fd: i32, mut connection: Conn) {
+fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
     if !is_served(fd) {
         // Handed back: a poll would delay its end, and `deferred_output` waits until it is writable.
         return;

@@ -65,7 +65,7 @@ pub(crate) unsafe fn read(
     }
     guard = reap_first(guard, entry, connection);
     let inner: &mut Inner = &mut guard;
-    if connection.buffered() > 0 {
+    if inner[connection].buffered() > 0 {
         let was_handed_back = entry.kind() != Kind::Served;
         // SAFETY: Lent: the caller guarantees these pointers.
         let done = unsafe { copy_buffered(inner, fd, connection, vectors, flags) };
@@ -80,17 +80,17 @@ pub(crate) unsafe fn read(
         return Some(result);
     }
     // The end that was received comes before an error.
-    if connection.error != 0 && !connection.ended {
+    if inner[connection].error != 0 && !inner[connection].ended {
         return Some(Err(duplicates::take_error(inner, fd, connection)));
     }
-    if connection.has_input_ended() {
+    if inner[connection].has_input_ended() {
         return Some(Ok(0));
     }
     if entry.kind() == Kind::HandedBack {
         hand_back::finish_hand_back(inner, fd, connection);
         return None;
     }
-    match connection.inbound {
+    match inner[connection].inbound {
         Inbound::Direct | Inbound::Readable => {
             // SAFETY: Lent: the caller guarantees these pointers.
             Some(unsafe { read_directly(inner, fd, connection, (vectors, total), flags) })
@@ -115,7 +115,7 @@ const SMALL_BYTES: u32 = 4096;
 unsafe fn read_directly(
     inner: &mut Inner,
     fd: i32,
-    mut connection: Conn,
+    connection: Conn,
     (vectors, total): (&[iovec], usize),
     flags: i32,
 ) -> CallResult {
@@ -128,12 +128,11 @@ unsafe fn read_directly(
     if flags & libc::MSG_PEEK != 0 {
         return result;
     }
-    connection.direct_bytes = connection
-        .direct_bytes
-        .saturating_add(result.unwrap_or(0) as u32);
+    let direct_bytes = &mut inner[connection].direct_bytes;
+    *direct_bytes = direct_bytes.saturating_add(result.unwrap_or(0) as u32);
     if drained {
-        let direct_bytes = std::mem::take(&mut connection.direct_bytes);
-        connection.inbound = match direct_bytes {
+        let direct_bytes = std::mem::take(&mut inner[connection].direct_bytes);
+        inner[connection].inbound = match direct_bytes {
             1..SMALL_BYTES => Inbound::Idle,
             _ => Inbound::Direct,
         };
@@ -151,12 +150,12 @@ unsafe fn read_directly(
 unsafe fn read_last(
     inner: &mut Inner,
     fd: i32,
-    mut connection: Conn,
+    connection: Conn,
     space: (&[iovec], usize),
     flags: i32,
 ) -> Option<CallResult> {
-    let over = connection.error != 0 || connection.outbound == Outbound::Dead;
-    if !over || connection.inbound != Inbound::Readable {
+    let over = inner[connection].error != 0 || inner[connection].outbound == Outbound::Dead;
+    if !over || inner[connection].inbound != Inbound::Readable {
         return None;
     }
     // SAFETY: Lent: the caller guarantees these pointers.
@@ -164,16 +163,16 @@ unsafe fn read_last(
     if matches!(result, Ok(1..)) {
         return Some(result);
     }
-    connection.inbound.set_readable(false);
+    inner[connection].inbound.set_readable(false);
     None
 }
 
 /// Reaps completions first if nothing is buffered, so that the read sees data that arrived since the last wait. Once
 /// per round.
 fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> SetGuard {
-    let may_reap = connection.inbound.is_armed()
-        && connection.buffered() == 0
-        && connection.round != guard.round
+    let may_reap = guard[connection].inbound.is_armed()
+        && guard[connection].buffered() == 0
+        && guard[connection].round != guard.round
         && entry.kind() == Kind::Served
         && guard.mode == Mode::Serving
         && !guard.in_signal_handler();
@@ -228,14 +227,14 @@ unsafe fn copy_buffered(
 ) -> usize {
     let discard = flags & libc::MSG_TRUNC != 0;
     let peek = flags & libc::MSG_PEEK != 0;
-    let (mut done, first) = (0, connection.bytes as usize);
+    let (mut done, first) = (0, inner[connection].bytes as usize);
     for vector in vectors {
         let (mut space, mut into) = (vector.iov_len, vector.iov_base.cast::<u8>());
         while space > 0 {
             let (from, available) = if done < first {
-                (connection.at.wrapping_add(done), first - done)
+                (inner[connection].at.wrapping_add(done), first - done)
             } else {
-                let remaining = &connection.copied_out.as_slice()[done - first..];
+                let remaining = &inner[connection].copied_out.as_slice()[done - first..];
                 (remaining.as_ptr().cast_mut(), remaining.len())
             };
             let count = space.min(available);
@@ -257,17 +256,17 @@ unsafe fn copy_buffered(
 }
 
 /// Consumes the first `bytes` buffered bytes.
-fn drop_first(inner: &mut Inner, fd: i32, mut connection: Conn, bytes: usize) {
-    let first = bytes.min(connection.bytes as usize);
+fn drop_first(inner: &mut Inner, fd: i32, connection: Conn, bytes: usize) {
+    let first = bytes.min(inner[connection].bytes as usize);
     if first > 0 {
-        connection.at = connection.at.wrapping_add(first);
-        connection.bytes -= first as u32;
-        if connection.bytes == 0 {
+        inner[connection].at = inner[connection].at.wrapping_add(first);
+        inner[connection].bytes -= first as u32;
+        if inner[connection].bytes == 0 {
             release_buffer(inner, connection);
         }
     }
-    connection.copied_out.take(bytes - first);
-    if connection.buffered() < REARM_BELOW_BYTES {
+    inner[connection].copied_out.take(bytes - first);
+    if inner[connection].buffered() < REARM_BELOW_BYTES {
         inner.arm(fd, connection);
         hand_back::finish_hand_back(inner, fd, connection);
     }
@@ -287,14 +286,14 @@ pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
         guard = poll_cycle::reap_now(guard);
     }
     let connection = guard.connection(fd)?;
-    Some(connection.buffered())
+    Some(guard[connection].buffered())
 }
 
 /// Returns the library's part of SIOCOUTQ: the number of queued and deferred bytes.
 pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
     let guard = gate::served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
-    Some(connection.out_bytes as usize + connection.backlog.len())
+    Some(guard[connection].out_bytes as usize + guard[connection].backlog.len())
 }
 
 /// In a child of a fork, reads the bytes that its parent had buffered when it forked. `None`: there are none, and the
@@ -344,7 +343,7 @@ pub(crate) fn splice_buffered(
     let mut guard = gate::served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
     copy_out(&mut guard, connection);
-    let available = connection.copied_out.as_slice();
+    let available = guard[connection].copied_out.as_slice();
     if available.is_empty() {
         return None;
     }

@@ -16,10 +16,10 @@ use crate::output;
 use crate::unread;
 
 /// Removes a connection from its set. Adding it again in the same round undoes the removal.
-pub(crate) fn remove(inner: &mut Inner, fd: i32, mut connection: Conn) {
-    connection.member = Member::Out;
+pub(crate) fn remove(inner: &mut Inner, fd: i32, connection: Conn) {
+    inner[connection].member = Member::Out;
     inner.unready(fd, connection);
-    inner.forget_reported(fd, connection.data);
+    inner.forget_reported(fd, inner[connection].data);
     inner.removed.push(fd);
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn may_move(entry: &'static Entry, set: &'static Set) -> bool {
 
 /// Releases a connection that was removed from its set, for another set to serve. Returns its buffered bytes.
 pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
-    let (Some(entry), Some(mut connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
+    let (Some(entry), Some(connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
         return TakenBytes::none();
     };
     output::flush(inner, fd, connection);
@@ -61,8 +61,8 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     } else {
         inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     }
-    let buffered = connection.copied_out.move_out();
-    connection.renew();
+    let buffered = inner[connection].copied_out.move_out();
+    inner[connection].renew();
     entry.set_epoll_set(std::ptr::null_mut());
     entry.set_kind(Kind::Stream, entry.flags());
     buffered
@@ -78,10 +78,10 @@ pub(crate) fn keep_buffered(inner: &mut Inner, entry: &'static Entry, fd: i32, b
         Kind::HandedBack,
         never_served(entry.flags(), Why::SeveralSets),
     );
-    if let Some(mut connection) = inner.connection(fd) {
-        connection.begin(0, 0);
-        connection.member = Member::Out;
-        connection.copied_out.append(buffered);
+    if let Some(connection) = inner.connection(fd) {
+        inner[connection].begin(0, 0);
+        inner[connection].member = Member::Out;
+        inner[connection].copied_out.append(buffered);
         inner.handed_back_count += 1;
     }
 }
@@ -98,7 +98,7 @@ pub(crate) fn finish_removals(inner: &mut Inner) {
         let Some(connection) = inner.connection(fd) else {
             continue;
         };
-        if connection.member != Member::Out {
+        if inner[connection].member != Member::Out {
             continue;
         }
         output::flush(inner, fd, connection);

@@ -91,37 +91,37 @@ unsafe fn collect_ready(
     };
     let limit = max - reserved;
     while *filled < limit && last != 0 {
-        let Some((fd, entry, mut connection)) = guard.next_ready() else {
+        let Some((fd, entry, connection)) = guard.next_ready() else {
             break;
         };
-        let edge = connection.events & EDGE_TRIGGERED != 0;
-        let mut report = connection.report();
+        let edge = guard[connection].events & EDGE_TRIGGERED != 0;
+        let mut report = guard[connection].report();
         match entry.kind() {
             Kind::Served if report & OUT != 0 => {
                 output::check_writable(guard, fd, connection);
-                report = connection.report();
+                report = guard[connection].report();
             }
             Kind::Served => {}
             // The kernel's set reports everything else.
             Kind::HandedBack => {
-                report &= connection.held_events();
+                report &= guard[connection].held_events();
                 *has_handed_back |= report != 0;
             }
             _ => report = 0,
         }
-        if report != 0 && (!edge || connection.member == Member::Changed) {
-            if connection.events & ONESHOT != 0 {
+        if report != 0 && (!edge || guard[connection].member == Member::Changed) {
+            if guard[connection].events & ONESHOT != 0 {
                 report |= oneshot_events(guard, (entry, fd), connection);
             }
             // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {
                 buffer.events.add(*filled).write_unaligned(epoll_event {
                     events: report,
-                    u64: connection.data,
+                    u64: guard[connection].data,
                 });
             }
             *filled += 1;
-            connection.member = match connection.events & ONESHOT {
+            guard[connection].member = match guard[connection].events & ONESHOT {
                 0 => Member::Reported,
                 _ => Member::Disabled,
             };
@@ -140,14 +140,14 @@ unsafe fn collect_ready(
 /// reported. A member that was handed back must not be reported by the kernel's set as well; it is added there again
 /// when the program re-arms it.
 fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
-    let mut events = sys::poll_now(fd, connection.events);
+    let mut events = sys::poll_now(fd, guard[connection].events);
     if entry.kind() == Kind::HandedBack {
         let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
-    if connection.outbound == Outbound::Full && connection.fin == Fin::Open {
+    if guard[connection].outbound == Outbound::Full && guard[connection].fin == Fin::Open {
         events &= !OUT;
     }
-    events & (connection.events | ERR | HUP)
+    events & (guard[connection].events | ERR | HUP)
 }
 
 /// # Safety

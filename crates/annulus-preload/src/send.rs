@@ -53,24 +53,24 @@ pub(crate) unsafe fn write(
     if entry.kind() == Kind::Served && flags & !KNOWN != 0 {
         hand_back::hand_back(inner, fd, Why::UnknownFlags);
     }
-    let mut connection = inner.connection(fd)?;
+    let connection = inner.connection(fd)?;
     let result = if entry.kind() == Kind::HandedBack {
-        let shut_down = connection.fin != Fin::Open;
-        if !connection.backlog.is_empty() && !shut_down {
+        let shut_down = inner[connection].fin != Fin::Open;
+        if !inner[connection].backlog.is_empty() && !shut_down {
             output::send_backlog(inner, fd, connection);
         }
-        if connection.error != 0 {
+        if inner[connection].error != 0 {
             // The ring or a send has consumed the error, which the kernel returns only once.
             let error = duplicates::take_error(inner, fd, connection);
             hand_back::finish_hand_back(inner, fd, connection);
             return Some(Err(error));
         }
-        if connection.backlog.is_empty() {
+        if inner[connection].backlog.is_empty() {
             return None;
         }
         Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
-        connection.has_more = flags & libc::MSG_MORE != 0;
+        inner[connection].has_more = flags & libc::MSG_MORE != 0;
         // SAFETY: Lent: the caller guarantees these pointers.
         let result = unsafe { write_served(inner, fd, connection, vectors) };
         if guard.in_signal_handler() {
@@ -100,38 +100,38 @@ pub(crate) fn raise_if_broken(result: CallResult, flags: i32) {
 unsafe fn write_served(
     inner: &mut Inner,
     fd: i32,
-    mut connection: Conn,
+    connection: Conn,
     vectors: &[iovec],
 ) -> CallResult {
     let total = sys::vector_bytes(vectors, true)?;
-    if connection.error != 0 {
-        return Err(std::mem::take(&mut connection.error));
+    if inner[connection].error != 0 {
+        return Err(std::mem::take(&mut inner[connection].error));
     }
-    if connection.outbound.is_broken() || connection.fin != Fin::Open {
+    if inner[connection].outbound.is_broken() || inner[connection].fin != Fin::Open {
         return Err(libc::EPIPE);
     }
     if total == 0 {
         return Ok(0);
     }
-    if !connection.backlog.is_empty() {
+    if !inner[connection].backlog.is_empty() {
         // The send buffer may have drained since.
         output::send_backlog(inner, fd, connection);
-        if !connection.backlog.is_empty() {
+        if !inner[connection].backlog.is_empty() {
             return Err(libc::EAGAIN);
         }
     }
-    let queued = connection.out_bytes as usize;
+    let queued = inner[connection].out_bytes as usize;
     let at_once = total >= DIRECT_WRITE_BYTES || queued + total > QUEUED_MAX;
-    if !at_once && connection.outbound == Outbound::Writable {
+    if !at_once && inner[connection].outbound == Outbound::Writable {
         // SAFETY: Lent: the caller guarantees these pointers.
         if unsafe { queue(inner, fd, connection, vectors, total) } {
             return Ok(total);
         }
         // The socket was not writable before, and queued bytes have been sent, perhaps in part.
-        if connection.error != 0 {
-            return Err(std::mem::take(&mut connection.error));
+        if inner[connection].error != 0 {
+            return Err(std::mem::take(&mut inner[connection].error));
         }
-        match connection.outbound {
+        match inner[connection].outbound {
             Outbound::Writable => {}
             Outbound::Full => return Err(libc::EAGAIN),
             Outbound::Broken | Outbound::Dead => return Err(libc::EPIPE),
@@ -174,31 +174,31 @@ unsafe fn queue(
 unsafe fn write_directly(
     inner: &mut Inner,
     fd: i32,
-    mut connection: Conn,
+    connection: Conn,
     vectors: &[iovec],
     total: usize,
 ) -> CallResult {
-    let queued = connection.out_bytes as usize;
+    let queued = inner[connection].out_bytes as usize;
     let sent = match &inner.ring {
         Some(context) if queued > 0 && vectors.len() < 64 => {
             let mut all = [iovec {
-                iov_base: context.arena.at(connection.out_from).cast(),
+                iov_base: context.arena.at(inner[connection].out_from).cast(),
                 iov_len: queued,
             }; 64];
             all[1..=vectors.len()].copy_from_slice(vectors);
             // SAFETY: Lent: the caller's, and the arena's.
-            unsafe { sys::send_vectors(fd, &all[..=vectors.len()], connection.more()) }
+            unsafe { sys::send_vectors(fd, &all[..=vectors.len()], inner[connection].more()) }
         }
         Some(_) if queued > 0 => {
             output::flush(inner, fd, connection);
-            if connection.outbound == Outbound::Full {
+            if inner[connection].outbound == Outbound::Full {
                 return Err(libc::EAGAIN);
             }
             // SAFETY: Lent: the caller guarantees these pointers.
             return unsafe { write_directly(inner, fd, connection, vectors, total) };
         }
         // SAFETY: Lent: the caller guarantees these pointers.
-        _ => unsafe { sys::send_vectors(fd, vectors, connection.more()) },
+        _ => unsafe { sys::send_vectors(fd, vectors, inner[connection].more()) },
     };
     match sent {
         Ok(sent) => {
@@ -224,7 +224,7 @@ unsafe fn write_directly(
                 SendFailure::Ended => {
                     output::drop_queued(inner, fd, connection, queued);
                     output::on_broken(inner, fd, errno);
-                    connection.error = 0;
+                    inner[connection].error = 0;
                 }
             }
             Err(errno)
@@ -249,7 +249,7 @@ pub(crate) fn flush_everything(wait_ms: u64) {
             continue;
         };
         output::flush(&mut guard, fd, connection);
-        while !connection.backlog.is_empty() && sys::now_ns() < deadline_ns {
+        while !guard[connection].backlog.is_empty() && sys::now_ns() < deadline_ns {
             sys::pause_us(500);
             output::send_backlog(&mut guard, fd, connection);
         }
@@ -271,9 +271,9 @@ pub(crate) fn write_file(
     }
     let connection = guard.connection(to)?;
     let inner: &mut Inner = &mut guard;
-    let plain = connection.error == 0
-        && connection.accepts_write()
-        && connection.out_bytes as usize + count <= QUEUED_MAX
+    let plain = inner[connection].error == 0
+        && inner[connection].accepts_write()
+        && inner[connection].out_bytes as usize + count <= QUEUED_MAX
         && count > 0;
     if !plain {
         return None;

@@ -87,10 +87,10 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     guard.to_poll.clear();
     // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
     for fd in set.members() {
-        if let Some(mut connection) = guard.connection(fd) {
-            connection.inbound.complete();
-            connection.polled = 0;
-            connection.queue = Queue::Unlisted;
+        if let Some(connection) = guard.connection(fd) {
+            guard[connection].inbound.complete();
+            guard[connection].polled = 0;
+            guard[connection].queue = Queue::Unlisted;
             finish_hand_back(guard, fd, connection);
             output::mark_deferred(guard, fd, connection);
         }
@@ -128,7 +128,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
 pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
     for fd in set.members() {
         let kind = fd_table::entry(fd).map(Entry::kind);
-        let Some(mut connection) = guard.connection(fd) else {
+        let Some(connection) = guard.connection(fd) else {
             continue;
         };
         if kind == Some(Kind::Served) {
@@ -136,7 +136,7 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
             remove(guard, fd, connection);
         } else {
             guard.unready(fd, connection);
-            connection.member = Member::Out;
+            guard[connection].member = Member::Out;
             finish_hand_back(guard, fd, connection);
         }
     }

@@ -21,33 +21,33 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
         guard.forget_reported_fd(fd);
         let connection = guard.connection(fd)?;
         guard.notify(fd, connection, 0);
-        if how != libc::SHUT_RDWR || connection.backlog.is_empty() {
+        if how != libc::SHUT_RDWR || guard[connection].backlog.is_empty() {
             return None;
         }
         shut_down_later(&mut guard, fd);
         return Some(sys::shutdown(fd, libc::SHUT_RD));
     }
-    let mut connection = guard.connection(fd)?;
+    let connection = guard.connection(fd)?;
     let inner: &mut Inner = &mut guard;
     output::flush(inner, fd, connection);
-    if !connection.backlog.is_empty() {
+    if !inner[connection].backlog.is_empty() {
         shut_down_later(inner, fd);
         return Some(Ok(0));
     }
     let result = sys::shutdown(fd, how);
     if result.is_ok() {
-        connection.fin = Fin::Sent;
+        inner[connection].fin = Fin::Sent;
     }
     // The kernel wakes waiters whatever the result: a new edge.
-    inner.forget_reported(fd, connection.data);
+    inner.forget_reported(fd, inner[connection].data);
     inner.notify(fd, connection, 0);
     Some(result)
 }
 
 /// Sends FIN once the deferred output has been sent, also by a duplicate.
 fn shut_down_later(inner: &mut Inner, fd: i32) {
-    duplicates::for_each_duplicate(inner, fd, |_, _, mut connection| {
-        connection.fin = Fin::AfterBacklog;
+    duplicates::for_each_duplicate(inner, fd, |inner, _, connection| {
+        inner[connection].fin = Fin::AfterBacklog;
     });
 }
 

@@ -9,26 +9,28 @@ use crate::epoll_set::Inner;
 
 /// Releases the buffer of a connection, all of whose bytes were read.
 #[inline]
-pub(crate) fn release_buffer(inner: &mut Inner, mut connection: Conn) {
-    connection.at = std::ptr::null_mut();
+pub(crate) fn release_buffer(inner: &mut Inner, connection: Conn) {
+    inner[connection].at = std::ptr::null_mut();
     if let Some(mut context) = inner.ring.take() {
-        inner.release(&mut context, connection.buffer);
+        inner.release(&mut context, inner[connection].buffer);
         inner.ring = Some(context);
     }
 }
 
 /// Copies buffered bytes out of the shared receive buffer, so that a connection that does not read cannot starve
 /// others.
-pub(crate) fn copy_out(inner: &mut Inner, mut connection: Conn) {
-    if connection.bytes == 0 {
+pub(crate) fn copy_out(inner: &mut Inner, connection: Conn) {
+    if inner[connection].bytes == 0 {
         return;
     }
     // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
-    let first = unsafe { std::slice::from_raw_parts(connection.at, connection.bytes as usize) };
-    let later = connection.copied_out.move_out();
-    connection.copied_out.append(first);
-    connection.copied_out.append(later.as_slice());
-    connection.bytes = 0;
+    let first = unsafe {
+        std::slice::from_raw_parts(inner[connection].at, inner[connection].bytes as usize)
+    };
+    let later = inner[connection].copied_out.move_out();
+    inner[connection].copied_out.append(first);
+    inner[connection].copied_out.append(later.as_slice());
+    inner[connection].bytes = 0;
     release_buffer(inner, connection);
 }
 

@@ -39,10 +39,10 @@ fn prepare(fd: c_int) -> c_short {
     catch_panic(|| {
         let guard = gate::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
-        if connection.buffered() > 0 || connection.error != 0 {
+        if guard[connection].held_events() != 0 {
             events |= libc::POLLIN | libc::POLLRDNORM;
         }
-        if connection.error != 0 {
+        if guard[connection].error != 0 {
             events |= libc::POLLERR;
         }
         None

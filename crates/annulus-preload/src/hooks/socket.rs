@@ -180,16 +180,16 @@ unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
 fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult> {
     let mut guard = gate::served(entry, fd).ok()?;
     guard.forget_reported_fd(fd);
-    let mut connection = guard.connection(fd)?;
+    let connection = guard.connection(fd)?;
     if entry.kind() == Kind::Served && key == OUT {
-        connection.is_narrow = sockopts::has_small_send_buffer(fd);
+        guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
         output::check_writable(&mut guard, fd, connection);
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
     // nothing at all if it has neither unread bytes nor the end of the stream.
-    let has_input = connection.buffered() > 0 || connection.ended;
-    let holds = key == IN && has_input && connection.held_events() != 0;
-    if connection.mask() & key != 0 && (entry.kind() == Kind::Served || holds) {
+    let has_input = guard[connection].buffered() > 0 || guard[connection].ended;
+    let holds = key == IN && has_input && guard[connection].held_events() != 0;
+    if guard[connection].mask() & key != 0 && (entry.kind() == Kind::Served || holds) {
         guard.notify(fd, connection, key);
     }
     if holds {
@@ -205,7 +205,8 @@ const SOL_TLS: c_int = 282;
 fn holds_bytes(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
     let buffered = receive::readable(entry, fd)? > 0;
     let guard = gate::served(entry, fd).ok()?;
-    let unsent = !guard.connection(fd)?.backlog.is_empty();
+    let connection = guard.connection(fd)?;
+    let unsent = !guard[connection].backlog.is_empty();
     (buffered || unsent).then_some(Ok(0))
 }
 

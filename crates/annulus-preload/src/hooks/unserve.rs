@@ -45,7 +45,7 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
         let mut guard = gate::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
         output::flush(&mut guard, fd, connection);
-        (!connection.backlog.is_empty()).then_some(Err(libc::EAGAIN))
+        (!guard[connection].backlog.is_empty()).then_some(Err(libc::EAGAIN))
     })
 }
 

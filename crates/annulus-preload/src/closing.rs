@@ -33,9 +33,9 @@ pub(crate) fn close(
     let inner: &mut Inner = guard;
     let was_served = entry.kind() == Kind::Served;
     if inner[connection].copied_out.is_shared() && inner[connection].member != Member::Out {
-        duplicates::continue_by_duplicate(inner, fd, connection);
+        duplicates::continue_by_duplicate(inner, connection);
     }
-    inner.unready(fd, connection);
+    inner.unready(connection);
     inner.forget_reported(fd, inner[connection].data);
     inner[connection].member = Member::Out;
     let by_owner = inner.ring.is_some()
@@ -44,15 +44,15 @@ pub(crate) fn close(
         && !inner.pushed
         && !in_signal_handler;
     if by_owner {
-        cancel_now(inner, fd, connection);
+        cancel_now(inner, connection);
     }
-    discard(inner, entry, fd, connection);
+    discard(inner, entry, connection);
     let idle = !inner[connection].inbound.is_armed() && inner[connection].polled == 0;
-    let ends_now = by_owner && idle && send_with_fin(inner, entry, fd, connection);
+    let ends_now = by_owner && idle && send_with_fin(inner, entry, connection);
     if !ends_now {
-        output::flush(inner, fd, connection);
+        output::flush(inner, connection);
         if !idle {
-            stop_receiving(inner, fd, connection);
+            stop_receiving(inner, connection);
         }
     }
     let unsent = match inner[connection].backlog.is_shared() {
@@ -96,13 +96,13 @@ fn finish_close(fd: i32, unsent: &[u8], ring_has_refs: bool, flags: u32) -> bool
 }
 
 /// Cancels the ring's requests for a connection: they would delay its end.
-fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
+fn cancel_now(inner: &mut Inner, connection: Conn) {
     let before = inner.cancels.len();
     if inner[connection].inbound.is_armed() {
-        inner.cancel(TokenKind::Receive, fd, connection);
+        inner.cancel(TokenKind::Receive, connection);
     }
     if inner[connection].polled != 0 {
-        inner.cancel(TokenKind::Poll, fd, connection);
+        inner.cancel(TokenKind::Poll, connection);
     }
     if inner.cancels.len() > before {
         inner.submit_cancels();
@@ -112,19 +112,19 @@ fn cancel_now(inner: &mut Inner, fd: i32, connection: Conn) {
 /// Sends the last response of a connection in one segment with FIN, which saves a packet in each direction for
 /// connections of one request. Only used if the close ends the connection for all processes, in order: otherwise the
 /// peer would see an end before the kernel's reset. Returns whether everything was sent.
-fn send_with_fin(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) -> bool {
+fn send_with_fin(inner: &mut Inner, entry: &'static Entry, connection: Conn) -> bool {
     if inner[connection].out_bytes == 0 || entry.flags() & (UNSHARED | SHARED) != UNSHARED {
         return false;
     }
-    if sys::readable(fd) > 0 || sockopts::has_linger(fd) {
+    if sys::readable(connection.fd) > 0 || sockopts::has_linger(connection.fd) {
         return false;
     }
-    output::flush_last(inner, fd, connection);
+    output::flush_last(inner, connection);
     inner[connection].backlog.is_empty()
 }
 
 /// Discards unread bytes as the kernel does: sends queued bytes, then resets the connection.
-fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) {
+fn discard(inner: &mut Inner, entry: &'static Entry, connection: Conn) {
     if inner[connection].buffered() == 0 {
         return inner[connection].copied_out.clear();
     }
@@ -135,7 +135,7 @@ fn discard(inner: &mut Inner, entry: &'static Entry, fd: i32, connection: Conn) 
     inner[connection].copied_out.clear();
     // After a filter was set, the peer sees an end instead of a reset: the `setsockopt` may be forbidden.
     if discards && !ring_policy::may_be_filtered() {
-        output::flush(inner, fd, connection);
-        sys::reset_when_closed(fd);
+        output::flush(inner, connection);
+        sys::reset_when_closed(connection.fd);
     }
 }

@@ -29,10 +29,10 @@ const BUFFERED_MAX: usize = 64 << 10;
 /// The event of which a completion informs.
 enum Event {
     /// A receive took bytes or ended. `None`: the connection was closed.
-    Receive(i32, Option<Conn>),
+    Receive(Option<Conn>),
     /// A send took less than all bytes; the completion of others is suppressed.
-    PartialSend(i32, Conn),
-    Poll(i32, Conn),
+    PartialSend(Conn),
+    Poll(Conn),
     /// The poll of the kernel's set ended.
     Members,
     Wake,
@@ -106,11 +106,9 @@ impl Inner {
             (self[candidate].generation == generation).then_some(candidate)
         };
         match kind {
-            TokenKind::Receive => Event::Receive(fd, connection()),
-            TokenKind::Send => {
-                connection().map_or(Event::Nothing, |one| Event::PartialSend(fd, one))
-            }
-            TokenKind::Poll => connection().map_or(Event::Nothing, |one| Event::Poll(fd, one)),
+            TokenKind::Receive => Event::Receive(connection()),
+            TokenKind::Send => connection().map_or(Event::Nothing, Event::PartialSend),
+            TokenKind::Poll => connection().map_or(Event::Nothing, Event::Poll),
             TokenKind::Members => Event::Members,
             TokenKind::Wake => Event::Wake,
             TokenKind::Listener => (self.listeners.iter())
@@ -127,15 +125,15 @@ impl Inner {
             context.ring.lasting = context.ring.lasting.saturating_sub(1);
         }
         match self.event(completion.user_data) {
-            Event::Receive(fd, connection) => self.on_received(context, fd, connection, completion),
-            Event::PartialSend(fd, connection) => {
-                self.on_partial_send(context, fd, connection, res);
+            Event::Receive(connection) => self.on_received(context, connection, completion),
+            Event::PartialSend(connection) => {
+                self.on_partial_send(context, connection, res);
             }
-            Event::Poll(fd, connection) => {
+            Event::Poll(connection) => {
                 if !completion.more {
                     self[connection].polled = 0;
                 }
-                self.on_polled(fd, connection, res);
+                self.on_polled(connection, res);
             }
             Event::Members => (self.kernel_polled, self.kernel_ready) = (false, res > 0),
             Event::Wake => {
@@ -156,7 +154,6 @@ impl Inner {
     fn on_received(
         &mut self,
         context: &mut RingContext,
-        fd: i32,
         connection: Option<Conn>,
         completion: &Completion,
     ) {
@@ -180,13 +177,13 @@ impl Inner {
             self[connection].inbound.complete();
             if self[connection].outbound == Outbound::Dead {
                 // A poll reported the end first, while the receive was being cancelled. No other receive follows.
-                self.leave_to_application(fd, connection);
+                self.leave_to_application(connection);
             }
         }
         match (location, completion.res) {
-            (Some((at, id)), 1..) => self.deliver(context, fd, connection, (at, bytes, id)),
+            (Some((at, id)), 1..) => self.deliver(context, connection, (at, bytes, id)),
             (Some((_, id)), _) => self.release(context, id),
-            (None, 1..) => self.fail(fd, connection, libc::EIO),
+            (None, 1..) => self.fail(connection, libc::EIO),
             _ => {}
         }
         match completion.res {
@@ -195,34 +192,34 @@ impl Inner {
                 self[connection].ended = true;
                 // The kernel has no more data, and a poll for it would end at once and hide a later error.
                 self[connection].inbound.leave_direct();
-                self.to_poll.push(fd);
-                self.notify(fd, connection, 0);
+                self.to_poll.push(connection.fd);
+                self.notify(connection, 0);
             }
             errno => match -errno {
                 libc::ENOBUFS => {
                     counters::count(counters::Event::NoBuffers, 1);
                     self[connection].next_receive = NextReceive::PollFirst;
                     if context.pool.run_short(&mut context.ring) {
-                        self.arm(fd, connection);
+                        self.arm(connection);
                     } else {
-                        self.starved.push(fd);
+                        self.starved.push(connection.fd);
                     }
                     return;
                 }
                 libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM => {}
-                errno => self.fail(fd, connection, errno),
+                errno => self.fail(connection, errno),
             },
         }
         if !completion.more {
-            self.arm(fd, connection);
+            self.arm(connection);
             // Data that follows immediately is reported with this data.
             self.recheck |= completion.has_more && completion.res > 0;
         }
-        hand_back::finish_hand_back(self, fd, connection);
+        hand_back::finish_hand_back(self, connection);
     }
 
     /// Ends the connection with an error, which the next call returns.
-    fn fail(&mut self, fd: i32, connection: Conn, errno: i32) {
+    fn fail(&mut self, connection: Conn, errno: i32) {
         self[connection].error = errno;
         if matches!(
             errno,
@@ -231,13 +228,12 @@ impl Inner {
             self[connection].outbound = Outbound::Dead;
             self[connection].backlog.clear();
         }
-        self.notify(fd, connection, 0);
+        self.notify(connection, 0);
     }
 
     fn deliver(
         &mut self,
         context: &mut RingContext,
-        fd: i32,
         connection: Conn,
         (at, bytes, id): (*mut u8, u32, u16),
     ) {
@@ -266,11 +262,11 @@ impl Inner {
                 false => self[connection].inbound.stop_for_direct(),
             };
             if is_cancelled {
-                self.cancel(TokenKind::Receive, fd, connection);
+                self.cancel(TokenKind::Receive, connection);
             }
-            self.to_poll.push(fd);
+            self.to_poll.push(connection.fd);
         }
-        self.notify(fd, connection, IN);
+        self.notify(connection, IN);
     }
 
     /// Releases a reader of a buffer.
@@ -278,30 +274,30 @@ impl Inner {
         if context.pool.release(id, &mut context.ring) && !self.starved.is_empty() {
             for fd in std::mem::take(&mut self.starved) {
                 if let Some(connection) = self.connection(fd) {
-                    self.arm(fd, connection);
+                    self.arm(connection);
                 }
             }
         }
     }
 
     /// Marks a connection for a new receive, unless a receive would be useless.
-    pub(crate) fn arm(&mut self, fd: i32, connection: Conn) {
+    pub(crate) fn arm(&mut self, connection: Conn) {
         match self[connection].inbound {
             Inbound::Direct | Inbound::StoppingDirect if self[connection].buffered() == 0 => {
-                self.to_poll.push(fd);
+                self.to_poll.push(connection.fd);
             }
             Inbound::Idle
                 if !self[connection].has_input_ended()
                     && self[connection].buffered() < BUFFERED_MAX =>
             {
                 self[connection].inbound = Inbound::Listed;
-                self.to_arm.push(fd);
+                self.to_arm.push(connection.fd);
             }
             _ => {}
         }
     }
 
-    fn on_partial_send(&mut self, context: &RingContext, fd: i32, connection: Conn, res: i32) {
+    fn on_partial_send(&mut self, context: &RingContext, connection: Conn, res: i32) {
         let sent = usize::try_from(res)
             .unwrap_or(0)
             .min(self[connection].out_bytes as usize);
@@ -313,26 +309,27 @@ impl Inner {
             )
         };
         if res < 0 && !send_errors::keeps_bytes(-res) {
-            return output::on_broken(self, fd, -res);
+            return output::on_broken(self, connection, -res);
         }
         // Bytes that a signal handler has written meanwhile follow the unsent bytes.
         let later = self[connection].backlog.move_out();
-        output::defer(self, fd, connection, unsent);
+        output::defer(self, connection, unsent);
         self[connection].backlog.append(later.as_slice());
-        output::on_full(self, fd, connection);
+        output::on_full(self, connection);
     }
 
     /// Handles a poll: the socket is writable or readable again, or the connection is over.
-    fn on_polled(&mut self, fd: i32, connection: Conn, res: i32) {
+    fn on_polled(&mut self, connection: Conn, res: i32) {
         if matches!(-res, libc::EBADF | libc::EPERM | libc::EINVAL) {
             // It cannot be polled any more: a call that bypassed the library gave the number another file.
-            return hand_back::finish_hand_back(self, fd, connection);
+            return hand_back::finish_hand_back(self, connection);
         }
         let events = u32::try_from(res).unwrap_or(0);
         let before = self[connection].report();
         if events & (ERR | HUP) != 0 {
             if events & ERR != 0
-                && let Ok(errno @ 1..) = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)
+                && let Ok(errno @ 1..) =
+                    sys::option(connection.fd, libc::SOL_SOCKET, libc::SO_ERROR)
             {
                 self[connection].error = errno;
                 if errno == libc::EPIPE {
@@ -345,49 +342,49 @@ impl Inner {
                 _ => self[connection].outbound = Outbound::Dead,
             }
             self[connection].backlog.clear();
-            self.leave_to_application(fd, connection);
-            self.arm(fd, connection);
+            self.leave_to_application(connection);
+            self.arm(connection);
             // A condition that the ring has already reported is not reported again.
             if self[connection].report() != before {
-                self.notify(fd, connection, 0);
+                self.notify(connection, 0);
             }
         } else {
             if self[connection].outbound == Outbound::Full && events & OUT != 0 {
-                output::send_backlog(self, fd, connection);
+                output::send_backlog(self, connection);
             }
             if self[connection].inbound.is_direct() && events & RDHUP != 0 {
                 // The ring receives the end, after the remaining data.
                 self[connection].inbound.leave_direct();
-                self.arm(fd, connection);
+                self.arm(connection);
             } else if self[connection].inbound.is_direct() && events & IN != 0 {
                 self[connection].inbound.set_readable(true);
-                self.notify(fd, connection, IN);
+                self.notify(connection, IN);
                 if self[connection].report() & IN == 0 {
                     // The program was not notified, so it will not read, and an error may still follow.
-                    self.poll_on(fd, connection);
+                    self.poll_on(connection);
                 }
             } else {
-                self.poll_on(fd, connection);
+                self.poll_on(connection);
             }
             if self[connection].outbound == Outbound::Full {
                 // Another event came before the socket was writable.
-                self.poll_on(fd, connection);
+                self.poll_on(connection);
             }
         }
-        hand_back::finish_hand_back(self, fd, connection);
+        hand_back::finish_hand_back(self, connection);
     }
 
     /// Polls for further events, unless the last poll is still pending.
-    fn poll_on(&mut self, fd: i32, connection: Conn) {
+    fn poll_on(&mut self, connection: Conn) {
         if self[connection].polled == 0 {
-            self.to_poll.push(fd);
+            self.to_poll.push(connection.fd);
         }
     }
 
     /// Lets the program read the bytes that the kernel still has after a connection ended, behind the buffered bytes,
     /// unless the ring receives them.
-    fn leave_to_application(&mut self, fd: i32, connection: Conn) {
-        if !self[connection].inbound.is_armed() && sys::readable(fd) > 0 {
+    fn leave_to_application(&mut self, connection: Conn) {
+        if !self[connection].inbound.is_armed() && sys::readable(connection.fd) > 0 {
             self[connection].inbound = Inbound::Readable;
         } else {
             self[connection].inbound.leave_direct();

@@ -76,21 +76,25 @@ pub(crate) const LAST: u32 = u32::MAX;
 
 /// Names a connection of a set, whose `Inner` lends it: `inner[connection]`.
 #[derive(Clone, Copy)]
-pub(crate) struct Conn(NonNull<Connection>);
+pub(crate) struct Conn {
+    place: NonNull<Connection>,
+    pub(crate) fd: i32,
+}
 
 impl Conn {
     /// # Safety
     ///
-    /// Held: the connection is used by the set to which it belongs only.
+    /// Held: only the set to which the connection belongs uses it.
     #[inline]
-    pub(crate) unsafe fn new(connection: *mut Connection) -> Conn {
+    pub(crate) unsafe fn new(connection: *mut Connection, fd: i32) -> Conn {
         // SAFETY: Owned: an entry of the table, which is never freed.
-        Conn(unsafe { NonNull::new_unchecked(connection) })
+        let place = unsafe { NonNull::new_unchecked(connection) };
+        Conn { place, fd }
     }
 
     #[inline]
     pub(crate) fn as_ptr(self) -> *mut Connection {
-        self.0.as_ptr()
+        self.place.as_ptr()
     }
 }
 

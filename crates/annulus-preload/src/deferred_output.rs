@@ -44,8 +44,8 @@ pub(crate) fn watch_new() -> bool {
                 libc::EPOLLOUT as u32,
             ) {
                 retry = true;
-                try_send(&mut guard, fd, connection);
-                output::mark_deferred(&mut guard, fd, connection);
+                try_send(&mut guard, connection);
+                output::mark_deferred(&mut guard, connection);
             }
         }
     }
@@ -73,7 +73,7 @@ pub(crate) fn on_writable(event_key: u64) {
         // The number of a connection that is open by a duplicate now belongs to another.
         Some(connection) if u64::from(guard[connection].generation) != event_key >> 32 => {}
         Some(connection) if !guard[connection].backlog.is_empty() => {
-            try_send(&mut guard, fd, connection);
+            try_send(&mut guard, connection);
         }
         _ => writability::forget(fd),
     }
@@ -81,15 +81,16 @@ pub(crate) fn on_writable(event_key: u64) {
 
 /// Sends deferred output, unless the ring does: while the owner is in the kernel, the ring is notified as well. A
 /// connection that was handed back is no longer in the ring.
-fn try_send(guard: &mut SetGuard, fd: i32, connection: Conn) {
-    let is_served = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
+fn try_send(guard: &mut SetGuard, connection: Conn) {
+    let is_served =
+        fd_table::entry(connection.fd).is_some_and(|entry| entry.kind() == Kind::Served);
     if is_served && (guard.in_signal_handler() || guard.pushed) {
         return;
     }
-    output::send_backlog(guard, fd, connection);
-    hand_back::finish_hand_back(guard, fd, connection);
+    output::send_backlog(guard, connection);
+    hand_back::finish_hand_back(guard, connection);
     if guard[connection].backlog.is_empty() {
-        writability::forget(fd);
+        writability::forget(connection.fd);
     }
 }
 
@@ -129,7 +130,7 @@ pub(crate) fn send_before_sharing(guard: &mut SetGuard, fd: i32) {
         sys::set_option(fd, libc::SO_SNDBUF, bytes / 2);
         sys::set_option(fd, SO_BUF_LOCK, locks);
     }
-    try_send(guard, fd, connection);
+    try_send(guard, connection);
 }
 
 /// Applies SO_LINGER before the program closes a connection: a lingering close includes deferred output, and a
@@ -144,7 +145,7 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
     while let Some(mut guard) = set.take().filter(|guard| !guard.in_signal_handler())
         && let Some(connection) = guard.connection(fd)
     {
-        output::flush(&mut guard, fd, connection);
+        output::flush(&mut guard, connection);
         let left_ns = deadline_ns.saturating_sub(sys::now_ns());
         if seconds == 0 {
             guard[connection].backlog.clear();
@@ -167,7 +168,7 @@ pub(crate) fn flush_all() -> bool {
             if let Some(connection) = guard.connection(fd)
                 && !guard[connection].backlog.is_empty()
             {
-                try_send(guard, fd, connection);
+                try_send(guard, connection);
                 left |= !guard[connection].backlog.is_empty();
             }
         }

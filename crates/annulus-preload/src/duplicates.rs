@@ -37,7 +37,7 @@ pub(crate) fn share_held(inner: &mut Inner, from: i32, entry: &'static Entry, to
         (duplicate.fin, duplicate.error) = (fin, error);
         (duplicate.copied_out, duplicate.backlog) = (copied_out, backlog);
         inner.handed_back_count += 1;
-        output::mark_deferred(inner, to, connection);
+        output::mark_deferred(inner, connection);
     }
 }
 
@@ -66,22 +66,22 @@ fn duplicates(inner: &Inner, fd: i32) -> Vec<i32> {
 pub(crate) fn for_each_duplicate(
     inner: &mut Inner,
     fd: i32,
-    mut each: impl FnMut(&mut Inner, i32, Conn),
+    mut each: impl FnMut(&mut Inner, Conn),
 ) {
     let mut all = duplicates(inner, fd);
     all.push(fd);
     for fd in all {
         if let Some(connection) = inner.connection(fd) {
-            each(inner, fd, connection);
+            each(inner, connection);
         }
     }
 }
 
 /// Returns and clears the error of a connection, which one of its duplicates returns.
-pub(crate) fn take_error(inner: &mut Inner, fd: i32, connection: Conn) -> i32 {
+pub(crate) fn take_error(inner: &mut Inner, connection: Conn) -> i32 {
     let error = inner[connection].error;
     if error != 0 {
-        for_each_duplicate(inner, fd, |inner, _, connection| {
+        for_each_duplicate(inner, connection.fd, |inner, connection| {
             inner[connection].error = 0
         });
     }
@@ -110,8 +110,8 @@ pub(crate) fn report_by_duplicate(guard: SetGuard, fd: i32, second: i32) -> bool
 }
 
 /// Makes the set of a number that is being closed continue to report it, by its duplicate.
-pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn) {
-    if let Some(second) = duplicate_to_report(inner, fd) {
+pub(crate) fn continue_by_duplicate(inner: &mut Inner, connection: Conn) {
+    if let Some(second) = duplicate_to_report(inner, connection.fd) {
         let oneshot_or_edge = EDGE_TRIGGERED | ONESHOT;
         let reported = match inner[connection].member {
             Member::Disabled => true,
@@ -121,7 +121,7 @@ pub(crate) fn continue_by_duplicate(inner: &mut Inner, fd: i32, connection: Conn
         inner.shared_members.push(SharedMember {
             fd: second,
             generation: generation(inner, second),
-            added_as: fd,
+            added_as: connection.fd,
             events: inner[connection].events,
             data: inner[connection].data,
             reported,

@@ -233,7 +233,7 @@ fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>)
                         continue;
                     }
                     if has_fired && let Some(connection) = guard.connection(fd) {
-                        guard.unready(fd, connection);
+                        guard.unready(connection);
                         guard[connection].member = Member::Disabled;
                     }
                 }

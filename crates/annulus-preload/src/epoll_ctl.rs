@@ -233,8 +233,8 @@ pub(crate) fn begin(
         guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
         guard[connection].copied_out.append(buffered);
         guard.served += 1;
-        guard.arm(fd, connection);
-        guard.notify(fd, connection, 0);
+        guard.arm(connection);
+        guard.notify(connection, 0);
         counters::served(Call::EpollCtl);
     }
     true
@@ -301,7 +301,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
                 if request.operation == libc::EPOLL_CTL_MOD && request.events & EXCLUSIVE != 0 {
                     return Some(Err(libc::EINVAL));
                 }
-                return Some(move_to_kernel_set(guard, fd, connection, request));
+                return Some(move_to_kernel_set(guard, connection, request));
             }
             (guard[connection].events, guard[connection].data) = (request.events, request.data);
             guard[connection].member.enable();
@@ -314,9 +314,9 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             if guard[connection].events & IN == 0 {
                 unread::copy_out(guard, connection);
             }
-            guard.arm(fd, connection);
+            guard.arm(connection);
             if guard[connection].report() != 0 {
-                guard.notify(fd, connection, 0);
+                guard.notify(connection, 0);
             }
             if guard[connection].ended {
                 guard.to_poll.push(fd);
@@ -324,7 +324,7 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
             Some(Ok(0))
         }
         libc::EPOLL_CTL_DEL => {
-            removal::remove(guard, fd, connection);
+            removal::remove(guard, connection);
             Some(Ok(0))
         }
         _ => Some(Err(libc::EINVAL)),
@@ -332,23 +332,26 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
 }
 
 /// Moves a served connection to the kernel's set, for flags that only the kernel supports, if the kernel accepts them.
-fn move_to_kernel_set(
-    guard: &mut SetGuard,
-    fd: i32,
-    connection: Conn,
-    request: CtlRequest,
-) -> CallResult {
-    let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
+fn move_to_kernel_set(guard: &mut SetGuard, connection: Conn, request: CtlRequest) -> CallResult {
+    let ctl = |operation| {
+        sys::control(
+            guard.fd,
+            operation,
+            connection.fd,
+            request.events,
+            request.data,
+        )
+    };
     // The kernel's set has no member with that number yet.
     ctl(libc::EPOLL_CTL_ADD)?;
     // The hand-back must not add it there as well.
     guard[connection].member = Member::Out;
-    hand_back::hand_back(guard, fd, Why::UnknownFlags);
-    if let Some(connection) = guard.connection(fd) {
+    hand_back::hand_back(guard, connection.fd, Why::UnknownFlags);
+    if let Some(connection) = guard.connection(connection.fd) {
         (guard[connection].events, guard[connection].data) = (request.events, request.data);
         guard[connection].member.enable();
         if guard[connection].held_events() != 0 {
-            guard.notify(fd, connection, 0);
+            guard.notify(connection, 0);
         }
     }
     Ok(0)
@@ -453,12 +456,12 @@ fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<Cal
     if result.is_ok() {
         if request.operation == libc::EPOLL_CTL_DEL {
             guard[connection].member = Member::Out;
-            guard.unready(fd, connection);
+            guard.unready(connection);
         } else {
             (guard[connection].events, guard[connection].data) = (request.events, request.data);
             guard[connection].member.enable();
             if guard[connection].held_events() != 0 {
-                guard.notify(fd, connection, 0);
+                guard.notify(connection, 0);
             }
         }
     }

@@ -598,8 +598,8 @@ impl Inner {
     }
 
     /// Has a request for a connection cancelled in the next cycle.
-    pub(crate) fn cancel(&mut self, kind: TokenKind, fd: i32, connection: Conn) {
-        let token = self[connection].token(kind, fd);
+    pub(crate) fn cancel(&mut self, kind: TokenKind, connection: Conn) {
+        let token = self[connection].token(kind, connection.fd);
         self.cancels.push(token);
     }
 
@@ -616,7 +616,7 @@ impl Inner {
             && std::ptr::eq(entry.set(), self.set_ptr);
         is_member_of_set.then(|| {
             // SAFETY: Held: a connection of this set.
-            unsafe { Conn::new(entry.connection()) }
+            unsafe { Conn::new(entry.connection(), fd) }
         })
     }
 }

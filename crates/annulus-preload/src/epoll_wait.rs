@@ -360,7 +360,7 @@ impl SetGuard {
         if last == 0 {
             return false;
         }
-        while let Some((fd, entry, connection)) = self.next_ready() {
+        while let Some((entry, connection)) = self.next_ready() {
             let edge = self[connection].events & EDGE_TRIGGERED != 0;
             let kind = entry.kind();
             let stays = matches!(kind, Kind::Served | Kind::HandedBack)
@@ -372,13 +372,13 @@ impl SetGuard {
             let polls = self.mode == Mode::Serving;
             if polls && self[connection].inbound.is_readable() && self[connection].polled == 0 {
                 // Unread data must not hide an error, even if the data is not reported again.
-                self.to_poll.push(fd);
+                self.to_poll.push(connection.fd);
             }
             if stays {
-                self.make_ready(fd, connection);
+                self.make_ready(connection);
                 any = true;
             }
-            if fd as u32 + 1 == last {
+            if connection.fd as u32 + 1 == last {
                 break;
             }
         }

@@ -218,7 +218,7 @@ fn flush_late() -> QueueState {
         }
         for fd in guard.queued.clone() {
             if let Some(connection) = guard.connection(fd) {
-                output::flush(&mut guard, fd, connection);
+                output::flush(&mut guard, connection);
             }
         }
         mark_sent(&mut guard);
@@ -248,7 +248,7 @@ unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
         guard.clear_in_enter();
         for fd in guard.queued.clone() {
             if let Some(connection) = guard.connection(fd) {
-                output::flush(guard, fd, connection);
+                output::flush(guard, connection);
             }
         }
         mark_sent(guard);

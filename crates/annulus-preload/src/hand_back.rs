@@ -45,9 +45,9 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     counters::handed_back(why);
     // Sending now may change the readiness, which has not been reported.
     let reported_before = inner[connection].mask();
-    output::flush(inner, fd, connection);
+    output::flush(inner, connection);
     unread::copy_out(inner, connection);
-    stop_receiving(inner, fd, connection);
+    stop_receiving(inner, connection);
     let wakes = wakes
         && (inner[connection].has_input_ended()
             || inner[connection].buffered() > 0
@@ -90,9 +90,9 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     let reported = inner[connection].events & EDGE_TRIGGERED != 0
         && inner[connection].member != Member::Changed;
     if inner[connection].held_events() != 0 && (wakes || !reported) {
-        inner.notify(fd, connection, 0);
+        inner.notify(connection, 0);
     }
-    finish_hand_back(inner, fd, connection);
+    finish_hand_back(inner, connection);
 }
 
 /// Submits the cancellation of a connection's requests: they would delay its end.
@@ -103,12 +103,12 @@ pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
     }
 }
 
-pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn stop_receiving(inner: &mut Inner, connection: Conn) {
     if inner[connection].polled != 0 {
-        inner.cancel(TokenKind::Poll, fd, connection);
+        inner.cancel(TokenKind::Poll, connection);
     }
     if inner[connection].inbound.stop() {
-        inner.cancel(TokenKind::Receive, fd, connection);
+        inner.cancel(TokenKind::Receive, connection);
     }
     if inner[connection].inbound.is_armed() && inner.is_polled() {
         // With SQPOLL the ring is not idle: data may arrive until the cancelled receive has completed.
@@ -123,14 +123,14 @@ pub(crate) fn stop_receiving(inner: &mut Inner, fd: i32, connection: Conn) {
 
 /// Releases a connection that was handed back once it has no buffered bytes.
 #[inline]
-pub(crate) fn finish_hand_back(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn finish_hand_back(inner: &mut Inner, connection: Conn) {
     if inner.handed_back_count > 0 {
-        finish_if_empty(inner, fd, connection);
+        finish_if_empty(inner, connection);
     }
 }
 
-fn finish_if_empty(inner: &mut Inner, fd: i32, connection: Conn) {
-    let Some(entry) = fd_table::entry(fd) else {
+fn finish_if_empty(inner: &mut Inner, connection: Conn) {
+    let Some(entry) = fd_table::entry(connection.fd) else {
         return;
     };
     if entry.kind() != Kind::HandedBack
@@ -143,7 +143,7 @@ fn finish_if_empty(inner: &mut Inner, fd: i32, connection: Conn) {
     {
         return;
     }
-    inner.unready(fd, connection);
+    inner.unready(connection);
     inner.handed_back_count = inner.handed_back_count.saturating_sub(1);
     // They are empty, but duplicates may share them.
     inner[connection].copied_out.clear();

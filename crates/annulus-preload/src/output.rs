@@ -48,7 +48,7 @@ pub(crate) fn reserve_output(inner: &mut Inner, connection: Conn, more: usize) -
 
 /// Records that `bytes` more are in the arena.
 #[inline]
-pub(crate) fn on_queued(inner: &mut Inner, fd: i32, connection: Conn, bytes: usize) {
+pub(crate) fn on_queued(inner: &mut Inner, connection: Conn, bytes: usize) {
     inner[connection].out_bytes += bytes as u32;
     inner.writes += 1;
     if inner.writes == 1 {
@@ -57,7 +57,7 @@ pub(crate) fn on_queued(inner: &mut Inner, fd: i32, connection: Conn, bytes: usi
     let sends_immediately = inner.batching.sends_immediately();
     if inner[connection].queue == Queue::Unlisted {
         inner[connection].queue = Queue::Listed;
-        inner.queued.push(fd);
+        inner.queued.push(connection.fd);
         if inner.queued_at_ns == 0 && !sends_immediately {
             inner.set_queued_since(match inner.writes {
                 1 => inner.written_at_ns,
@@ -93,7 +93,7 @@ pub(crate) fn end_round(inner: &mut Inner) {
 }
 
 /// Removes queued bytes, of which the first `sent` have been sent; the others are deferred.
-pub(crate) fn drop_queued(inner: &mut Inner, fd: i32, connection: Conn, sent: usize) {
+pub(crate) fn drop_queued(inner: &mut Inner, connection: Conn, sent: usize) {
     let queued = inner[connection].out_bytes as usize;
     if queued == 0 {
         return;
@@ -105,27 +105,27 @@ pub(crate) fn drop_queued(inner: &mut Inner, fd: i32, connection: Conn, sent: us
         // SAFETY: Owned: the connection's part of the arena.
         let unsent = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
         let unsent = unsent.to_vec();
-        defer(inner, fd, connection, &unsent);
+        defer(inner, connection, &unsent);
     }
     // The connection stays in the list of those with queued bytes, but has none.
     inner[connection].clear_queued();
 }
 
 /// Sends queued bytes now.
-pub(crate) fn flush(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_with(inner, fd, connection, inner[connection].more());
+pub(crate) fn flush(inner: &mut Inner, connection: Conn) {
+    flush_with(inner, connection, inner[connection].more());
 }
 
 /// Sends the last bytes and FIN in one segment. This must happen before the program closes the connection: a close with
 /// unread data, which may arrive at any moment, would discard unsent bytes.
-pub(crate) fn flush_last(inner: &mut Inner, fd: i32, connection: Conn) {
-    flush_with(inner, fd, connection, libc::MSG_MORE);
+pub(crate) fn flush_last(inner: &mut Inner, connection: Conn) {
+    flush_with(inner, connection, libc::MSG_MORE);
     if inner[connection].outbound == Outbound::Writable {
-        let _ = sys::shutdown(fd, libc::SHUT_WR);
+        let _ = sys::shutdown(connection.fd, libc::SHUT_WR);
     }
 }
 
-fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
+fn flush_with(inner: &mut Inner, connection: Conn, flags: i32) {
     if inner[connection].out_bytes > 0
         && let Some(context) = &inner.ring
     {
@@ -136,41 +136,41 @@ fn flush_with(inner: &mut Inner, fd: i32, connection: Conn, flags: i32) {
                 inner[connection].out_bytes as usize,
             )
         };
-        match sys::send_with(fd, queued, flags) {
-            Ok(sent) if sent == queued.len() => drop_queued(inner, fd, connection, sent),
+        match sys::send_with(connection.fd, queued, flags) {
+            Ok(sent) if sent == queued.len() => drop_queued(inner, connection, sent),
             Ok(sent) => {
-                drop_queued(inner, fd, connection, sent);
-                on_full(inner, fd, connection);
+                drop_queued(inner, connection, sent);
+                on_full(inner, connection);
             }
             Err(errno) if send_errors::keeps_bytes(errno) => {
-                drop_queued(inner, fd, connection, 0);
-                on_full(inner, fd, connection);
+                drop_queued(inner, connection, 0);
+                on_full(inner, connection);
             }
             Err(errno) => {
-                drop_queued(inner, fd, connection, usize::MAX);
-                on_broken(inner, fd, errno);
+                drop_queued(inner, connection, usize::MAX);
+                on_broken(inner, connection, errno);
             }
         }
     }
     if inner[connection].outbound == Outbound::Full {
-        send_backlog(inner, fd, connection);
+        send_backlog(inner, connection);
     }
 }
 
 /// Records that the send buffer is full: the ring polls for writability.
-pub(crate) fn on_full(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn on_full(inner: &mut Inner, connection: Conn) {
     inner[connection].outbound.fill();
-    wait_writable(inner, fd);
+    wait_writable(inner, connection.fd);
 }
 
 /// Queries whether the kernel reports a connection with a small send buffer as writable. If not, the ring polls for it,
 /// although the last write was taken.
-pub(crate) fn check_writable(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn check_writable(inner: &mut Inner, connection: Conn) {
     let is_asked = inner[connection].is_narrow
         && inner[connection].accepts_write()
-        && fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served);
-    if is_asked && sys::poll_now(fd, OUT) & OUT == 0 {
-        on_full(inner, fd, connection);
+        && fd_table::entry(connection.fd).is_some_and(|entry| entry.kind() == Kind::Served);
+    if is_asked && sys::poll_now(connection.fd, OUT) & OUT == 0 {
+        on_full(inner, connection);
     }
 }
 
@@ -182,62 +182,64 @@ fn wait_writable(inner: &mut Inner, fd: i32) {
 }
 
 /// Records that no write can succeed any more.
-pub(crate) fn on_broken(inner: &mut Inner, fd: i32, errno: i32) {
-    duplicates::for_each_duplicate(inner, fd, |inner, fd, connection| {
+pub(crate) fn on_broken(inner: &mut Inner, connection: Conn, errno: i32) {
+    duplicates::for_each_duplicate(inner, connection.fd, |inner, connection| {
         inner[connection].outbound.fail(errno);
         if errno != libc::EPIPE {
             inner[connection].error = errno;
         }
         inner[connection].backlog.clear();
-        inner.notify(fd, connection, 0);
+        inner.notify(connection, 0);
     });
 }
 
 /// Sends deferred output, and reports writability when all of it has been sent.
-pub(crate) fn send_backlog(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn send_backlog(inner: &mut Inner, connection: Conn) {
     while !inner[connection].backlog.is_empty() {
-        match sys::send(fd, inner[connection].backlog.as_slice()) {
+        match sys::send(connection.fd, inner[connection].backlog.as_slice()) {
             Ok(sent) => inner[connection].backlog.take(sent),
-            Err(errno) if send_errors::keeps_bytes(errno) => return wait_writable(inner, fd),
-            Err(errno) => return on_broken(inner, fd, errno),
+            Err(errno) if send_errors::keeps_bytes(errno) => {
+                return wait_writable(inner, connection.fd);
+            }
+            Err(errno) => return on_broken(inner, connection, errno),
         }
     }
-    duplicates::for_each_duplicate(inner, fd, on_sent);
+    duplicates::for_each_duplicate(inner, connection.fd, on_sent);
 }
 
 /// Handles the end of the deferred output of a connection, or of a duplicate.
-fn on_sent(inner: &mut Inner, fd: i32, connection: Conn) {
+fn on_sent(inner: &mut Inner, connection: Conn) {
     if inner[connection].fin == Fin::AfterBacklog {
         inner[connection].fin = Fin::Sent;
-        let _ = sys::shutdown(fd, libc::SHUT_WR);
+        let _ = sys::shutdown(connection.fd, libc::SHUT_WR);
     }
     if inner[connection].outbound == Outbound::Full {
         inner[connection].outbound = Outbound::Writable;
         // The bytes that were just sent may have filled the buffer again.
-        check_writable(inner, fd, connection);
+        check_writable(inner, connection);
         if inner[connection].outbound == Outbound::Full {
             return;
         }
-        inner.notify(fd, connection, OUT);
-        report_again(inner, fd, connection, OUT);
+        inner.notify(connection, OUT);
+        report_again(inner, connection, OUT);
     }
 }
 
 /// Defers bytes that do not fit into the send buffer, behind those that are deferred already.
-pub(crate) fn defer(inner: &mut Inner, fd: i32, connection: Conn, unsent: &[u8]) {
+pub(crate) fn defer(inner: &mut Inner, connection: Conn, unsent: &[u8]) {
     inner[connection].backlog.append(unsent);
     inner.may_have_backlog = true;
-    mark_deferred(inner, fd, connection);
+    mark_deferred(inner, connection);
 }
 
 /// Makes the flush thread watch a connection with deferred output.
-pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn mark_deferred(inner: &mut Inner, connection: Conn) {
     if inner[connection].backlog.is_empty() || inner[connection].awaits_watch {
         return;
     }
     inner[connection].awaits_watch = true;
-    inner.deferred.push(fd);
-    if let Some(set) = fd_table::entry(fd).and_then(Set::of) {
+    inner.deferred.push(connection.fd);
+    if let Some(set) = fd_table::entry(connection.fd).and_then(Set::of) {
         set.set_has_deferred(true);
     }
     flush_request::ensure_running();
@@ -246,15 +248,16 @@ pub(crate) fn mark_deferred(inner: &mut Inner, fd: i32, connection: Conn) {
 /// Makes the kernel report an edge of a connection that was handed back, which its set could not know: the library has
 /// sent queued bytes (`event` is OUT), or holds received ones (IN). Changing the member makes the kernel report all its
 /// pending events again.
-pub(crate) fn report_again(inner: &Inner, fd: i32, connection: Conn, event: u32) {
+pub(crate) fn report_again(inner: &Inner, connection: Conn, event: u32) {
     let edge = inner[connection].events & (EDGE_TRIGGERED | ONESHOT) == EDGE_TRIGGERED;
-    let is_handed_back = fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
+    let is_handed_back =
+        fd_table::entry(connection.fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
     if is_handed_back
         && edge
         && inner[connection].member != Member::Out
         && inner[connection].events & event != 0
     {
         let (events, data) = (inner[connection].events, inner[connection].data);
-        let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, fd, events, data);
+        let _ = sys::control(inner.fd, libc::EPOLL_CTL_MOD, connection.fd, events, data);
     }
 }

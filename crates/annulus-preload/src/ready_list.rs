@@ -14,7 +14,7 @@ impl Inner {
     /// Reports events `key` of a connection; 0: any event. Follows the kernel's rule (`ep_poll_callback`): events that
     /// were not requested wake no waiter.
     #[inline]
-    pub(crate) fn notify(&mut self, fd: i32, connection: Conn, key: u32) {
+    pub(crate) fn notify(&mut self, connection: Conn, key: u32) {
         if !self[connection].member.is_enabled() {
             return;
         }
@@ -22,38 +22,38 @@ impl Inner {
             return;
         }
         self[connection].member = Member::Changed;
-        self.make_ready(fd, connection);
+        self.make_ready(connection);
     }
 
     /// Returns a connection in the list, by its descriptor plus one.
     #[inline]
-    fn listed(name: u32) -> Option<(i32, &'static Entry, Conn)> {
+    fn listed(name: u32) -> Option<(&'static Entry, Conn)> {
         let fd = name.checked_sub(1)? as i32;
         let entry = fd_table::entry(fd)?;
         // SAFETY: Held: connections in the list belong to this set.
-        Some((fd, entry, unsafe { Conn::new(entry.connection()) }))
+        Some((entry, unsafe { Conn::new(entry.connection(), fd) }))
     }
 
     /// Appends a connection to the list of ready ones.
     #[inline]
-    pub(crate) fn make_ready(&mut self, fd: i32, connection: Conn) {
+    pub(crate) fn make_ready(&mut self, connection: Conn) {
         if self[connection].next != 0 {
             return;
         }
         self[connection].next = LAST;
-        let name = fd as u32 + 1;
+        let name = connection.fd as u32 + 1;
         match Self::listed(self.ready.1) {
             None => self.ready.0 = name,
-            Some((.., last)) => self[last].next = name,
+            Some((_, last)) => self[last].next = name,
         }
         self.ready.1 = name;
     }
 
     /// Removes the first ready connection from the list.
     #[inline]
-    pub(crate) fn next_ready(&mut self) -> Option<(i32, &'static Entry, Conn)> {
+    pub(crate) fn next_ready(&mut self) -> Option<(&'static Entry, Conn)> {
         let first = Self::listed(self.ready.0)?;
-        match std::mem::take(&mut self[first.2].next) {
+        match std::mem::take(&mut self[first.1].next) {
             0 | LAST => self.ready = (0, 0),
             next => self.ready.0 = next,
         }
@@ -61,21 +61,21 @@ impl Inner {
     }
 
     /// Removes a connection from the list of ready ones.
-    pub(crate) fn unready(&mut self, fd: i32, connection: Conn) {
+    pub(crate) fn unready(&mut self, connection: Conn) {
         let next = std::mem::take(&mut self[connection].next);
         if next == 0 {
             return;
         }
-        let name = fd as u32 + 1;
+        let name = connection.fd as u32 + 1;
         let (mut at, mut before) = (self.ready.0, 0);
         while at != name {
-            let Some((.., one)) = Self::listed(at) else {
+            let Some((_, one)) = Self::listed(at) else {
                 return;
             };
             (before, at) = (at, self[one].next);
         }
         match Self::listed(before) {
-            Some((.., one)) => self[one].next = next,
+            Some((_, one)) => self[one].next = next,
             None if next == LAST => self.ready.0 = 0,
             None => self.ready.0 = next,
         }

@@ -68,7 +68,7 @@ pub(crate) unsafe fn read(
     if inner[connection].buffered() > 0 {
         let was_handed_back = entry.kind() != Kind::Served;
         // SAFETY: Lent: the caller guarantees these pointers.
-        let done = unsafe { copy_buffered(inner, fd, connection, vectors, flags) };
+        let done = unsafe { copy_buffered(inner, connection, vectors, flags) };
         // SAFETY: Lent: the caller guarantees these pointers.
         return Some(Ok(done
             + unsafe {
@@ -76,24 +76,24 @@ pub(crate) unsafe fn read(
             }));
     }
     // SAFETY: Lent: the caller guarantees these pointers.
-    if let Some(result) = unsafe { read_last(inner, fd, connection, (vectors, total), flags) } {
+    if let Some(result) = unsafe { read_last(inner, connection, (vectors, total), flags) } {
         return Some(result);
     }
     // The end that was received comes before an error.
     if inner[connection].error != 0 && !inner[connection].ended {
-        return Some(Err(duplicates::take_error(inner, fd, connection)));
+        return Some(Err(duplicates::take_error(inner, connection)));
     }
     if inner[connection].has_input_ended() {
         return Some(Ok(0));
     }
     if entry.kind() == Kind::HandedBack {
-        hand_back::finish_hand_back(inner, fd, connection);
+        hand_back::finish_hand_back(inner, connection);
         return None;
     }
     match inner[connection].inbound {
         Inbound::Direct | Inbound::Readable => {
             // SAFETY: Lent: the caller guarantees these pointers.
-            Some(unsafe { read_directly(inner, fd, connection, (vectors, total), flags) })
+            Some(unsafe { read_directly(inner, connection, (vectors, total), flags) })
         }
         // No receive is armed: the kernel has all of the data.
         Inbound::Idle | Inbound::Listed => None,
@@ -114,13 +114,12 @@ const SMALL_BYTES: u32 = 4096;
 /// Lent: the vectors are valid for writes, `total` bytes of them.
 unsafe fn read_directly(
     inner: &mut Inner,
-    fd: i32,
     connection: Conn,
     (vectors, total): (&[iovec], usize),
     flags: i32,
 ) -> CallResult {
     // SAFETY: Lent: the caller guarantees these pointers.
-    let result = unsafe { sys::receive_vectors(fd, vectors, flags) };
+    let result = unsafe { sys::receive_vectors(connection.fd, vectors, flags) };
     let drained = match result {
         Ok(bytes) => bytes < total,
         Err(errno) => errno == libc::EAGAIN,
@@ -136,7 +135,7 @@ unsafe fn read_directly(
             1..SMALL_BYTES => Inbound::Idle,
             _ => Inbound::Direct,
         };
-        inner.arm(fd, connection);
+        inner.arm(connection);
     }
     result
 }
@@ -149,7 +148,6 @@ unsafe fn read_directly(
 /// Lent: the vectors are valid for writes, `total` bytes of them.
 unsafe fn read_last(
     inner: &mut Inner,
-    fd: i32,
     connection: Conn,
     space: (&[iovec], usize),
     flags: i32,
@@ -159,7 +157,7 @@ unsafe fn read_last(
         return None;
     }
     // SAFETY: Lent: the caller guarantees these pointers.
-    let result = unsafe { read_directly(inner, fd, connection, space, flags) };
+    let result = unsafe { read_directly(inner, connection, space, flags) };
     if matches!(result, Ok(1..)) {
         return Some(result);
     }
@@ -220,7 +218,6 @@ unsafe fn read_following(
 /// Lent: the vectors are valid for writes.
 unsafe fn copy_buffered(
     inner: &mut Inner,
-    fd: i32,
     connection: Conn,
     vectors: &[iovec],
     flags: i32,
@@ -250,13 +247,13 @@ unsafe fn copy_buffered(
         }
     }
     if !peek {
-        drop_first(inner, fd, connection, done);
+        drop_first(inner, connection, done);
     }
     done
 }
 
 /// Consumes the first `bytes` buffered bytes.
-fn drop_first(inner: &mut Inner, fd: i32, connection: Conn, bytes: usize) {
+fn drop_first(inner: &mut Inner, connection: Conn, bytes: usize) {
     let first = bytes.min(inner[connection].bytes as usize);
     if first > 0 {
         inner[connection].at = inner[connection].at.wrapping_add(first);
@@ -267,8 +264,8 @@ fn drop_first(inner: &mut Inner, fd: i32, connection: Conn, bytes: usize) {
     }
     inner[connection].copied_out.take(bytes - first);
     if inner[connection].buffered() < REARM_BELOW_BYTES {
-        inner.arm(fd, connection);
-        hand_back::finish_hand_back(inner, fd, connection);
+        inner.arm(connection);
+        hand_back::finish_hand_back(inner, connection);
     }
 }
 
@@ -357,7 +354,7 @@ pub(crate) fn splice_buffered(
         result => result,
     };
     if let Ok(written) = result {
-        drop_first(&mut guard, fd, connection, written);
+        drop_first(&mut guard, connection, written);
     }
     Some(result)
 }

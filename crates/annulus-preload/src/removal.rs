@@ -16,11 +16,11 @@ use crate::output;
 use crate::unread;
 
 /// Removes a connection from its set. Adding it again in the same round undoes the removal.
-pub(crate) fn remove(inner: &mut Inner, fd: i32, connection: Conn) {
+pub(crate) fn remove(inner: &mut Inner, connection: Conn) {
     inner[connection].member = Member::Out;
-    inner.unready(fd, connection);
-    inner.forget_reported(fd, inner[connection].data);
-    inner.removed.push(fd);
+    inner.unready(connection);
+    inner.forget_reported(connection.fd, inner[connection].data);
+    inner.removed.push(connection.fd);
 }
 
 /// Returns whether `set` may serve a connection that was removed from its set.
@@ -51,11 +51,11 @@ pub(crate) fn reclaim(inner: &mut Inner, fd: i32) -> TakenBytes {
     let (Some(entry), Some(connection)) = (fd_table::entry(fd), inner.connection(fd)) else {
         return TakenBytes::none();
     };
-    output::flush(inner, fd, connection);
+    output::flush(inner, connection);
     unread::copy_out(inner, connection);
-    stop_receiving(inner, fd, connection);
+    stop_receiving(inner, connection);
     cancel_if_owner(inner, connection);
-    inner.unready(fd, connection);
+    inner.unready(connection);
     if entry.kind() == Kind::Served {
         count_unserved(inner);
     } else {
@@ -101,12 +101,12 @@ pub(crate) fn finish_removals(inner: &mut Inner) {
         if inner[connection].member != Member::Out {
             continue;
         }
-        output::flush(inner, fd, connection);
+        output::flush(inner, connection);
         unread::copy_out(inner, connection);
-        stop_receiving(inner, fd, connection);
+        stop_receiving(inner, connection);
         count_unserved(inner);
         inner.handed_back_count += 1;
         entry.set_kind(Kind::HandedBack, entry.flags());
-        finish_hand_back(inner, fd, connection);
+        finish_hand_back(inner, connection);
     }
 }

@@ -91,14 +91,14 @@ unsafe fn collect_ready(
     };
     let limit = max - reserved;
     while *filled < limit && last != 0 {
-        let Some((fd, entry, connection)) = guard.next_ready() else {
+        let Some((entry, connection)) = guard.next_ready() else {
             break;
         };
         let edge = guard[connection].events & EDGE_TRIGGERED != 0;
         let mut report = guard[connection].report();
         match entry.kind() {
             Kind::Served if report & OUT != 0 => {
-                output::check_writable(guard, fd, connection);
+                output::check_writable(guard, connection);
                 report = guard[connection].report();
             }
             Kind::Served => {}
@@ -111,7 +111,7 @@ unsafe fn collect_ready(
         }
         if report != 0 && (!edge || guard[connection].member == Member::Changed) {
             if guard[connection].events & ONESHOT != 0 {
-                report |= oneshot_events(guard, (entry, fd), connection);
+                report |= oneshot_events(guard, entry, connection);
             }
             // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
             unsafe {
@@ -127,10 +127,10 @@ unsafe fn collect_ready(
             };
             if !edge {
                 // It may still be ready, or have unread data; it moves behind the others.
-                guard.make_ready(fd, connection);
+                guard.make_ready(connection);
             }
         }
-        if fd as u32 + 1 == last {
+        if connection.fd as u32 + 1 == last {
             break;
         }
     }
@@ -139,10 +139,10 @@ unsafe fn collect_ready(
 /// Collects all events of a oneshot member that the kernel has by now: an event that arrives a cycle later would not be
 /// reported. A member that was handed back must not be reported by the kernel's set as well; it is added there again
 /// when the program re-arms it.
-fn oneshot_events(guard: &SetGuard, (entry, fd): (&'static Entry, i32), connection: Conn) -> u32 {
-    let mut events = sys::poll_now(fd, guard[connection].events);
+fn oneshot_events(guard: &SetGuard, entry: &'static Entry, connection: Conn) -> u32 {
+    let mut events = sys::poll_now(connection.fd, guard[connection].events);
     if entry.kind() == Kind::HandedBack {
-        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, connection.fd, 0, 0);
     }
     if guard[connection].outbound == Outbound::Full && guard[connection].fin == Fin::Open {
         events &= !OUT;

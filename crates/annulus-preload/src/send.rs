@@ -57,12 +57,12 @@ pub(crate) unsafe fn write(
     let result = if entry.kind() == Kind::HandedBack {
         let shut_down = inner[connection].fin != Fin::Open;
         if !inner[connection].backlog.is_empty() && !shut_down {
-            output::send_backlog(inner, fd, connection);
+            output::send_backlog(inner, connection);
         }
         if inner[connection].error != 0 {
             // The ring or a send has consumed the error, which the kernel returns only once.
-            let error = duplicates::take_error(inner, fd, connection);
-            hand_back::finish_hand_back(inner, fd, connection);
+            let error = duplicates::take_error(inner, connection);
+            hand_back::finish_hand_back(inner, connection);
             return Some(Err(error));
         }
         if inner[connection].backlog.is_empty() {
@@ -72,10 +72,10 @@ pub(crate) unsafe fn write(
     } else {
         inner[connection].has_more = flags & libc::MSG_MORE != 0;
         // SAFETY: Lent: the caller guarantees these pointers.
-        let result = unsafe { write_served(inner, fd, connection, vectors) };
+        let result = unsafe { write_served(inner, connection, vectors) };
         if guard.in_signal_handler() {
             // Its thread may be about to sleep.
-            output::flush(&mut guard, fd, connection);
+            output::flush(&mut guard, connection);
         }
         result
     };
@@ -97,12 +97,7 @@ pub(crate) fn raise_if_broken(result: CallResult, flags: i32) {
 /// # Safety
 ///
 /// Lent: the vectors are valid for reads.
-unsafe fn write_served(
-    inner: &mut Inner,
-    fd: i32,
-    connection: Conn,
-    vectors: &[iovec],
-) -> CallResult {
+unsafe fn write_served(inner: &mut Inner, connection: Conn, vectors: &[iovec]) -> CallResult {
     let total = sys::vector_bytes(vectors, true)?;
     if inner[connection].error != 0 {
         return Err(std::mem::take(&mut inner[connection].error));
@@ -115,7 +110,7 @@ unsafe fn write_served(
     }
     if !inner[connection].backlog.is_empty() {
         // The send buffer may have drained since.
-        output::send_backlog(inner, fd, connection);
+        output::send_backlog(inner, connection);
         if !inner[connection].backlog.is_empty() {
             return Err(libc::EAGAIN);
         }
@@ -124,7 +119,7 @@ unsafe fn write_served(
     let at_once = total >= DIRECT_WRITE_BYTES || queued + total > QUEUED_MAX;
     if !at_once && inner[connection].outbound == Outbound::Writable {
         // SAFETY: Lent: the caller guarantees these pointers.
-        if unsafe { queue(inner, fd, connection, vectors, total) } {
+        if unsafe { queue(inner, connection, vectors, total) } {
             return Ok(total);
         }
         // The socket was not writable before, and queued bytes have been sent, perhaps in part.
@@ -138,7 +133,7 @@ unsafe fn write_served(
         }
     }
     // SAFETY: Lent: the caller guarantees these pointers.
-    unsafe { write_directly(inner, fd, connection, vectors, total) }
+    unsafe { write_directly(inner, connection, vectors, total) }
 }
 
 /// Copies the bytes into the arena. Returns `false` if they do not fit.
@@ -146,13 +141,7 @@ unsafe fn write_served(
 /// # Safety
 ///
 /// Lent: the vectors are valid for reads, `total` bytes of them.
-unsafe fn queue(
-    inner: &mut Inner,
-    fd: i32,
-    connection: Conn,
-    vectors: &[iovec],
-    total: usize,
-) -> bool {
+unsafe fn queue(inner: &mut Inner, connection: Conn, vectors: &[iovec], total: usize) -> bool {
     let Some(at) = output::reserve_output(inner, connection, total) else {
         return false;
     };
@@ -164,7 +153,7 @@ unsafe fn queue(
             at = at.add(vector.iov_len);
         }
     }
-    output::on_queued(inner, fd, connection, total);
+    output::on_queued(inner, connection, total);
     true
 }
 
@@ -173,7 +162,6 @@ unsafe fn queue(
 /// Lent: the vectors are valid for reads, `total` bytes of them.
 unsafe fn write_directly(
     inner: &mut Inner,
-    fd: i32,
     connection: Conn,
     vectors: &[iovec],
     total: usize,
@@ -187,26 +175,32 @@ unsafe fn write_directly(
             }; 64];
             all[1..=vectors.len()].copy_from_slice(vectors);
             // SAFETY: Lent: the caller's, and the arena's.
-            unsafe { sys::send_vectors(fd, &all[..=vectors.len()], inner[connection].more()) }
+            unsafe {
+                sys::send_vectors(
+                    connection.fd,
+                    &all[..=vectors.len()],
+                    inner[connection].more(),
+                )
+            }
         }
         Some(_) if queued > 0 => {
-            output::flush(inner, fd, connection);
+            output::flush(inner, connection);
             if inner[connection].outbound == Outbound::Full {
                 return Err(libc::EAGAIN);
             }
             // SAFETY: Lent: the caller guarantees these pointers.
-            return unsafe { write_directly(inner, fd, connection, vectors, total) };
+            return unsafe { write_directly(inner, connection, vectors, total) };
         }
         // SAFETY: Lent: the caller guarantees these pointers.
-        _ => unsafe { sys::send_vectors(fd, vectors, inner[connection].more()) },
+        _ => unsafe { sys::send_vectors(connection.fd, vectors, inner[connection].more()) },
     };
     match sent {
         Ok(sent) => {
             let from_queue = sent.min(queued);
-            output::drop_queued(inner, fd, connection, from_queue);
+            output::drop_queued(inner, connection, from_queue);
             let from_call = sent - from_queue;
             if from_call < total {
-                output::on_full(inner, fd, connection);
+                output::on_full(inner, connection);
             }
             if from_call == 0 {
                 Err(libc::EAGAIN)
@@ -217,13 +211,13 @@ unsafe fn write_directly(
         Err(errno) => {
             match send_errors::meaning(errno) {
                 SendFailure::Retry => {
-                    output::drop_queued(inner, fd, connection, 0);
-                    output::on_full(inner, fd, connection);
+                    output::drop_queued(inner, connection, 0);
+                    output::on_full(inner, connection);
                 }
                 SendFailure::Call => {}
                 SendFailure::Ended => {
-                    output::drop_queued(inner, fd, connection, queued);
-                    output::on_broken(inner, fd, errno);
+                    output::drop_queued(inner, connection, queued);
+                    output::on_broken(inner, connection, errno);
                     inner[connection].error = 0;
                 }
             }
@@ -248,10 +242,10 @@ pub(crate) fn flush_everything(wait_ms: u64) {
         let Some(connection) = guard.connection(fd) else {
             continue;
         };
-        output::flush(&mut guard, fd, connection);
+        output::flush(&mut guard, connection);
         while !guard[connection].backlog.is_empty() && sys::now_ns() < deadline_ns {
             sys::pause_us(500);
-            output::send_backlog(&mut guard, fd, connection);
+            output::send_backlog(&mut guard, connection);
         }
     }
     deferred_output::wait_until(deadline_ns);
@@ -283,7 +277,7 @@ pub(crate) fn write_file(
     match unsafe { sys::pread(from, target, count, at) } {
         Ok(0) => Some(Ok(0)),
         Ok(bytes) => {
-            output::on_queued(inner, to, connection, bytes);
+            output::on_queued(inner, connection, bytes);
             Some(Ok(bytes))
         }
         // The file cannot be read at an offset.
@@ -295,6 +289,6 @@ pub(crate) fn write_file(
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
     let mut guard = gate::served(entry, fd).ok()?;
     let connection = guard.connection(fd)?;
-    let error = duplicates::take_error(&mut guard, fd, connection);
+    let error = duplicates::take_error(&mut guard, connection);
     (error != 0).then_some(Err(error))
 }

@@ -91,8 +91,8 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
             guard[connection].inbound.complete();
             guard[connection].polled = 0;
             guard[connection].queue = Queue::Unlisted;
-            finish_hand_back(guard, fd, connection);
-            output::mark_deferred(guard, fd, connection);
+            finish_hand_back(guard, connection);
+            output::mark_deferred(guard, connection);
         }
     }
     context.completions.clear();
@@ -132,12 +132,12 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
             continue;
         };
         if kind == Some(Kind::Served) {
-            output::flush(guard, fd, connection);
-            remove(guard, fd, connection);
+            output::flush(guard, connection);
+            remove(guard, connection);
         } else {
-            guard.unready(fd, connection);
+            guard.unready(connection);
             guard[connection].member = Member::Out;
-            finish_hand_back(guard, fd, connection);
+            finish_hand_back(guard, connection);
         }
     }
     finish_removals(guard);

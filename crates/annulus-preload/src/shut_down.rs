@@ -20,7 +20,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
         // The call makes the kernel report a new edge.
         guard.forget_reported_fd(fd);
         let connection = guard.connection(fd)?;
-        guard.notify(fd, connection, 0);
+        guard.notify(connection, 0);
         if how != libc::SHUT_RDWR || guard[connection].backlog.is_empty() {
             return None;
         }
@@ -29,7 +29,7 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     }
     let connection = guard.connection(fd)?;
     let inner: &mut Inner = &mut guard;
-    output::flush(inner, fd, connection);
+    output::flush(inner, connection);
     if !inner[connection].backlog.is_empty() {
         shut_down_later(inner, fd);
         return Some(Ok(0));
@@ -40,13 +40,13 @@ pub(crate) fn shut_down(entry: &'static Entry, fd: i32, how: i32) -> Option<Call
     }
     // The kernel wakes waiters whatever the result: a new edge.
     inner.forget_reported(fd, inner[connection].data);
-    inner.notify(fd, connection, 0);
+    inner.notify(connection, 0);
     Some(result)
 }
 
 /// Sends FIN once the deferred output has been sent, also by a duplicate.
 fn shut_down_later(inner: &mut Inner, fd: i32) {
-    duplicates::for_each_duplicate(inner, fd, |inner, _, connection| {
+    duplicates::for_each_duplicate(inner, fd, |inner, connection| {
         inner[connection].fin = Fin::AfterBacklog;
     });
 }

@@ -44,7 +44,7 @@ pub(crate) fn copy_all_out(inner: &mut Inner) {
     // If the buffers were all free, no release has re-armed these.
     for fd in std::mem::take(&mut inner.starved) {
         if let Some(connection) = inner.connection(fd) {
-            inner.arm(fd, connection);
+            inner.arm(connection);
         }
     }
 }

@@ -513,7 +513,7 @@ fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
             let mut guard = gate::served(entry, fd).ok()?;
             let connection = guard.connection(fd)?;
             if sys::poll_now(fd, OUT) & OUT == 0 {
-                output::on_full(&mut guard, fd, connection);
+                output::on_full(&mut guard, connection);
             }
             None
         });

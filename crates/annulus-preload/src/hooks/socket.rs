@@ -183,17 +183,17 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
     let connection = guard.connection(fd)?;
     if entry.kind() == Kind::Served && key == OUT {
         guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
-        output::check_writable(&mut guard, fd, connection);
+        output::check_writable(&mut guard, connection);
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
     // nothing at all if it has neither unread bytes nor the end of the stream.
     let has_input = guard[connection].buffered() > 0 || guard[connection].ended;
     let holds = key == IN && has_input && guard[connection].held_events() != 0;
     if guard[connection].mask() & key != 0 && (entry.kind() == Kind::Served || holds) {
-        guard.notify(fd, connection, key);
+        guard.notify(connection, key);
     }
     if holds {
-        output::report_again(&guard, fd, connection, key);
+        output::report_again(&guard, connection, key);
     }
     None
 }

@@ -44,7 +44,7 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     catch_panic(|| {
         let mut guard = gate::served(entry, fd).ok()?;
         let connection = guard.connection(fd)?;
-        output::flush(&mut guard, fd, connection);
+        output::flush(&mut guard, connection);
         (!guard[connection].backlog.is_empty()).then_some(Err(libc::EAGAIN))
     })
 }

@@ -19,21 +19,13 @@ const PATIENCE_US: u32 = 100;
 const TIMEOUT_NS_MIN: u64 = 1_000_000;
 
 /// Counts consecutive rounds that brought connections and nothing else.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AcceptBurst {
     connections: usize,
     rounds: u32,
 }
 
 impl AcceptBurst {
-    /// Starts outside a burst.
-    pub(crate) const fn new() -> AcceptBurst {
-        AcceptBurst {
-            connections: 0,
-            rounds: 0,
-        }
-    }
-
     /// Counts a completion of this round that is a connection or announces one.
     #[inline]
     pub(crate) fn connection(&mut self) {
@@ -71,7 +63,7 @@ mod tests {
 
     /// Replays rounds of (connections, other completions).
     fn after(rounds: &[(usize, usize)]) -> AcceptBurst {
-        let mut burst = AcceptBurst::new();
+        let mut burst = AcceptBurst::default();
         for &(connections, others) in rounds {
             (0..connections).for_each(|_| burst.connection());
             burst.round(connections + others);

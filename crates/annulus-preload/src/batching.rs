@@ -33,9 +33,15 @@ pub(crate) struct Batching {
     preempted: i64,
 }
 
+impl Default for Batching {
+    fn default() -> Batching {
+        Batching::new(false)
+    }
+}
+
 impl Batching {
     /// Starts without any history. `batch_from_start`: holds writes back from the first round on.
-    pub(crate) const fn new(batch_from_start: bool) -> Batching {
+    pub(crate) fn new(batch_from_start: bool) -> Batching {
         Batching {
             immediate_rounds: if batch_from_start { 0 } else { FIRST_ROUNDS },
             next_immediate_rounds: IMMEDIATE_ROUNDS,

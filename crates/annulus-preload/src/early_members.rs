@@ -87,7 +87,7 @@ pub(crate) fn mature(set: &Set, guard: &mut SetGuard) {
     guard.early_members = inherited_set::kernel_members(guard.fd)
         .into_iter()
         .filter(|member| {
-            member.events & !KNOWN == 0 && stream_of(guard.set_ptr, member.fd).is_some()
+            member.events & !KNOWN == 0 && stream_of(guard.set_ptr(), member.fd).is_some()
         })
         .map(|member| (member.fd, member.events, member.data))
         .collect();
@@ -102,7 +102,7 @@ fn stream_of(set: *const Set, fd: i32) -> Option<&'static Entry> {
 /// Forgets members that have been closed since, and those that must not be served or block, unless `stays` accepts
 /// them. Returns the number of those that may be served.
 fn retain(guard: &mut SetGuard, stays: impl Fn(&Entry) -> bool) -> usize {
-    let (set, mut count) = (guard.set_ptr, 0);
+    let (set, mut count) = (guard.set_ptr(), 0);
     guard.early_members.retain(|&(fd, ..)| {
         let Some(entry) = stream_of(set, fd) else {
             return false;

@@ -84,7 +84,7 @@ pub(crate) fn control(
         }
         return result;
     }
-    if !std::ptr::eq(entry.set(), guard.set_ptr) {
+    if !std::ptr::eq(entry.set(), guard.set_ptr()) {
         match entry.kind() {
             Kind::Served => return control_in_second_set(set, guard, entry, fd, request),
             Kind::HandedBack => return control_shared(set, guard, entry, fd, request),
@@ -365,7 +365,7 @@ fn reclaim(
     entry: &'static Entry,
     fd: i32,
 ) -> Option<(SetGuard, TakenBytes)> {
-    if std::ptr::eq(entry.set(), guard.set_ptr) {
+    if std::ptr::eq(entry.set(), guard.set_ptr()) {
         let buffered = removal::reclaim(&mut guard, fd);
         return Some((guard, buffered));
     }

@@ -37,9 +37,10 @@ use crate::young_set::YoungSet;
 const LIST_CAPACITY: usize = 256;
 
 /// The way in which a set is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The kernel's set alone; a ring is created once there is a connection to serve.
+    #[default]
     Fresh,
     /// The set's ring.
     Serving,
@@ -85,9 +86,10 @@ unsafe impl Sync for Set {}
 unsafe impl Send for Set {}
 
 /// The part of a set that only the holder of the lock uses.
+#[derive(Default)]
 pub(crate) struct Inner {
     /// The set that contains this value.
-    pub(crate) set_ptr: *const Set,
+    pub(crate) set: Option<&'static Set>,
     /// A number of the kernel's set.
     pub(crate) fd: i32,
     /// The number of descriptors of the kernel's set.
@@ -253,7 +255,10 @@ impl Set {
                 members: MemberList::new(fd_table::count())?,
                 retired: AtomicBool::new(false),
                 older: AtomicPtr::new(ptr::null_mut()),
-                inner: UnsafeCell::new(Inner::new()),
+                inner: UnsafeCell::new(Inner {
+                    fd: -1,
+                    ..Inner::default()
+                }),
             }),
         };
         if set.process.load(Ordering::Relaxed) != identity::fork_generation() {
@@ -267,16 +272,16 @@ impl Set {
         set.owner.store(0, Ordering::Relaxed);
         set.cancelled.store(false, Ordering::Relaxed);
         let mut guard = set.take()?;
-        // Deferred output of the set that used this slot before is still to be sent, and buffered bytes to be read.
-        let deferred = std::mem::take(&mut guard.deferred);
-        let (may_have_backlog, handed_back_count) =
-            (guard.may_have_backlog, guard.handed_back_count);
-        *guard = Inner::new();
-        (guard.deferred, guard.may_have_backlog) = (deferred, may_have_backlog);
-        guard.handed_back_count = handed_back_count;
-        guard.set_ptr = set;
-        guard.fd = fd;
-        guard.fd_count = 1;
+        *guard = Inner {
+            set: Some(set),
+            fd,
+            fd_count: 1,
+            // Deferred output of the set that used this slot before is still to be sent, and buffered bytes to be read.
+            deferred: std::mem::take(&mut guard.deferred),
+            may_have_backlog: guard.may_have_backlog,
+            handed_back_count: guard.handed_back_count,
+            ..Inner::default()
+        };
         drop(guard);
         set.young.begin();
         entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
@@ -504,60 +509,20 @@ impl Set {
 }
 
 impl Inner {
-    const fn new() -> Inner {
-        Inner {
-            set_ptr: ptr::null(),
-            fd: -1,
-            fd_count: 0,
-            mode: Mode::Fresh,
-            ring: None,
-            ready: (0, 0),
-            to_arm: Vec::new(),
-            queued: Vec::new(),
-            to_poll: Vec::new(),
-            removed: Vec::new(),
-            starved: Vec::new(),
-            cancels: Vec::new(),
-            pushed: false,
-            deferred: Vec::new(),
-            may_have_backlog: false,
-            served: 0,
-            handed_back_count: 0,
-            waits: 0,
-            has_members: false,
-            kernel_polled: false,
-            kernel_ready: false,
-            round: 0,
-            foreign_fds: 0,
-            queued_at_ns: 0,
-            recheck: false,
-            writes: 0,
-            early_members: Vec::new(),
-            shared_members: Vec::new(),
-            already_reported: Vec::new(),
-            batching: Batching::new(false),
-            written_at_ns: 0,
-            listeners: Vec::new(),
-            accept_burst: AcceptBurst::new(),
-            released: Released::NO,
-        }
-    }
-
-    /// Returns the set that contains this value.
+    /// Returns the set that contains this value, or null before it has one.
     #[inline]
-    pub(crate) fn set(&self) -> Option<&'static Set> {
-        // SAFETY: Owned: null, or a set, which is never freed.
-        unsafe { self.set_ptr.as_ref() }
+    pub(crate) fn set_ptr(&self) -> *const Set {
+        self.set.map_or(ptr::null(), ptr::from_ref)
     }
 
     /// Returns the descriptors whose entries name the set.
     pub(crate) fn members(&self) -> impl Iterator<Item = i32> + use<> {
-        self.set().into_iter().flat_map(Set::members)
+        self.set.into_iter().flat_map(Set::members)
     }
 
     /// Makes the entry of a member name the set.
     pub(crate) fn name(&self, entry: &Entry, fd: i32) {
-        if let Some(set) = self.set() {
+        if let Some(set) = self.set {
             set.name(entry, fd);
         }
     }
@@ -565,7 +530,7 @@ impl Inner {
     /// Records the time from which bytes are queued; 0: no bytes are queued any more.
     pub(crate) fn set_queued_since(&mut self, now_ns: u64) {
         self.queued_at_ns = now_ns;
-        if let Some(set) = self.set() {
+        if let Some(set) = self.set {
             set.queued_since_ns.store(now_ns, Ordering::Relaxed);
         }
     }
@@ -613,7 +578,7 @@ impl Inner {
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = fd_table::entry(fd)?;
         let is_member_of_set = matches!(entry.kind(), Kind::Served | Kind::HandedBack)
-            && std::ptr::eq(entry.set(), self.set_ptr);
+            && std::ptr::eq(entry.set(), self.set_ptr());
         is_member_of_set.then(|| {
             // SAFETY: Held: a connection of this set.
             unsafe { Conn::new(entry.connection(), fd) }

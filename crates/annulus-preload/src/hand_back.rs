@@ -97,7 +97,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
 
 /// Submits the cancellation of a connection's requests: they would delay its end.
 pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
-    let is_owner = inner.set().is_some_and(Set::is_idle_owner);
+    let is_owner = inner.set.is_some_and(Set::is_idle_owner);
     if is_owner && (inner[connection].inbound.is_armed() || inner[connection].polled != 0) {
         inner.submit_cancels();
     }

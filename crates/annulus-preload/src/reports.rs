@@ -25,6 +25,21 @@ pub(crate) struct EventBuffer {
     pub(crate) mask: *const u64,
 }
 
+impl EventBuffer {
+    /// Writes an event behind those that were written.
+    ///
+    /// # Safety
+    ///
+    /// Lent: the contract of [`wait`](crate::epoll_wait::wait), and `filled` is below `max`.
+    #[inline]
+    unsafe fn put(&self, filled: &mut usize, events: u32, data: u64) {
+        let event = epoll_event { events, u64: data };
+        // SAFETY: Lent: the caller guarantees that the buffer is valid there.
+        unsafe { self.events.add(*filled).write_unaligned(event) };
+        *filled += 1;
+    }
+}
+
 /// Writes ready events to the buffer, as many as fit: those of the library, then those of the kernel's set.
 ///
 /// # Safety
@@ -113,14 +128,8 @@ unsafe fn collect_ready(
             if guard[connection].events & ONESHOT != 0 {
                 report |= oneshot_events(guard, entry, connection);
             }
-            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
-            unsafe {
-                buffer.events.add(*filled).write_unaligned(epoll_event {
-                    events: report,
-                    u64: guard[connection].data,
-                });
-            }
-            *filled += 1;
+            // SAFETY: Lent: `filled` is below `max`.
+            unsafe { buffer.put(filled, report, guard[connection].data) };
             guard[connection].member = match guard[connection].events & ONESHOT {
                 0 => Member::Reported,
                 _ => Member::Disabled,
@@ -163,14 +172,8 @@ unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: 
         if *filled < max && listener.ready_events != 0 {
             listener.ready_events = 0;
             if report != 0 {
-                // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
-                unsafe {
-                    buffer.events.add(*filled).write_unaligned(epoll_event {
-                        events: report,
-                        u64: listener.data,
-                    });
-                }
-                *filled += 1;
+                // SAFETY: Lent: `filled` is below `max`.
+                unsafe { buffer.put(filled, report, listener.data) };
             }
         }
     }
@@ -198,17 +201,11 @@ unsafe fn collect_shared_members(
                     entry.set_flag(FIRED_ELSEWHERE);
                 }
             }
-            // SAFETY: Lent: `filled` is below `max`, for which the buffer is valid.
-            unsafe {
-                buffer.events.add(*filled).write_unaligned(epoll_event {
-                    events: report,
-                    u64: shared_member.data,
-                });
-            }
+            // SAFETY: Lent: `filled` is below `max`.
+            unsafe { buffer.put(filled, report, shared_member.data) };
             guard.shared_members[nth].reported =
                 shared_member.events & (EDGE_TRIGGERED | ONESHOT) != 0;
             *has_handed_back = true;
-            *filled += 1;
         }
     }
 }

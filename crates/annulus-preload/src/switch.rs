@@ -61,7 +61,7 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
 /// Records members of the kernel's set that a ring may serve, as if they had been added before the ring existed.
 fn take_members(guard: &mut SetGuard) {
     (guard.early_members, guard.listeners) = (Vec::new(), Vec::new());
-    let other_members = members_of_others(guard.set_ptr);
+    let other_members = members_of_others(guard.set_ptr());
     for member in inherited_set::kernel_members(guard.fd) {
         let Some(entry) = fd_table::entry(member.fd) else {
             continue;

@@ -24,11 +24,10 @@ pub(crate) fn inherit() {
 }
 
 /// The mark of a set that passes through because the operator released the process. Marked sets are counted.
+#[derive(Default)]
 pub(crate) struct Released(bool);
 
 impl Released {
-    pub(crate) const NO: Released = Released(false);
-
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         self.0

@@ -331,3 +331,37 @@ pub type BufResult<T, B> = Result<(T, B), BufError<B>>;
 /// # Ok(()) }) }
 /// ```
 pub type WholeResult<B> = Result<B, BufError<B>>;
+
+/// The output of an operation that can report an error without the operation, which has timed out and stays with the
+/// driver.
+#[doc(hidden)]
+pub trait Failure {
+    fn failure(error: io::Error) -> Self;
+}
+
+impl<T> Failure for io::Result<T> {
+    fn failure(error: io::Error) -> io::Result<T> {
+        Err(error)
+    }
+}
+
+impl<T, B> Failure for Result<T, BufError<B>> {
+    fn failure(error: io::Error) -> Result<T, BufError<B>> {
+        Err(BufError::new(error, None))
+    }
+}
+
+/// Returns the error of an exact read that reached the end of the file.
+pub(crate) fn ended<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
+    let what = format!("the file ended after {bytes} of {want} bytes");
+    BufError::new(
+        io::Error::new(io::ErrorKind::UnexpectedEof, what),
+        Some(buf),
+    )
+}
+
+/// Returns the error of a write that stopped early without an error of the kernel.
+pub(crate) fn refused<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
+    let what = format!("the file accepted only {bytes} of {want} bytes, without an error");
+    BufError::new(io::Error::new(io::ErrorKind::WriteZero, what), Some(buf))
+}

@@ -1,13 +1,14 @@
 //! # Safety
 //!
 //! Aligned memory of the engine, for reads whose target the kernel cannot use: a borrowed slice, or memory that is not
-//! aligned for direct I/O. Buffers are reused; there is one pool per engine (Owned).
+//! aligned for direct I/O. Buffers are reused; there is one pool per engine (Owned). The bytes are copied to the buffer
+//! of the operation (Lent, Written).
 #![allow(unsafe_code)]
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{AlignedBuf, IoBuf, IoBufMut};
+use super::{AlignedBuf, IoBuf, IoBufMut, ReadTarget};
 
 /// The alignment of every bounce buffer, in bytes. No device needs more than a page.
 const ALIGN_BYTES: usize = 4096;
@@ -118,4 +119,16 @@ unsafe impl IoBufMut for Bounce {
     unsafe fn set_init(&mut self, _: usize) {
         // Nothing to do: allocated zeroed, so always initialised.
     }
+}
+
+/// Copies `from` to the place that a read of `into` would fill, and marks it as initialised.
+pub(crate) fn copy_in<B: IoBufMut>(into: &mut B, from: &[u8]) {
+    assert!(
+        from.len() <= into.fill_bytes(),
+        "the copy does not fit into the buffer"
+    );
+    // SAFETY: Lent: this function owns the buffer here, and at least `from.len()` bytes may be filled.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.fill_ptr(), from.len()) };
+    // SAFETY: Written: these `from.len()` bytes were copied just now.
+    unsafe { into.set_filled(from.len()) };
 }

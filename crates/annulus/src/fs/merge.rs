@@ -16,7 +16,7 @@ use crate::error::{BufError, BufResult};
 use crate::item_stream::item_stream;
 use crate::narrow::to_usize;
 use crate::op::{Op, ReadAt, Until};
-use crate::sys::engine_error::{code_of, error_of};
+use crate::sys::engine_error::{error_of, same_error};
 
 /// The limits for merging ranges.
 ///
@@ -267,14 +267,6 @@ impl<'a, B: IoBufMut> ReadMerged<'a, B> {
             };
             self.results.push_back(part.request.result(result));
         }
-    }
-}
-
-/// Copies an error. `io::Error` cannot be cloned; the errno is the part of a kernel error that matters.
-pub(super) fn same_error(error: &std::io::Error) -> std::io::Error {
-    match code_of(error) {
-        Some(code) => error_of(code),
-        None => std::io::Error::new(error.kind(), error.to_string()),
     }
 }
 

@@ -18,6 +18,7 @@ mod metadata;
 mod options;
 mod path_in;
 pub(crate) mod paths;
+mod range;
 mod read_into;
 pub(crate) mod remove;
 mod times;
@@ -48,7 +49,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_capacity, check_lent, no_capacity};
+use crate::buf::{IoBuf, IoBufMut, ReadTarget, check_lent, no_capacity};
 use crate::driver::{Operation, Submitter};
 use crate::error::{BufError, BufResult, WholeResult};
 use crate::fd::Fd;
@@ -67,6 +68,7 @@ use crate::sys::mount::{self, Identity};
 use crate::sys::poll_queue;
 use crate::sys::sqe::RWF_DSYNC;
 use direct::Direct;
+use range::{check_range, check_read};
 
 /// An open file. Cheap to clone: clones share the descriptor, and dropping the last one closes it.
 ///
@@ -250,6 +252,39 @@ impl File {
         self.op(StdMetadata::file(self.fd.clone(), self.calls_here()))
     }
 
+    /// Returns whether writes go to the end of the file, whatever their offset.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    fn appends(&self) -> bool {
+        self.fd.appends()
+    }
+
+    /// Returns the alignment of memory that a read can fill without a copy.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    fn memory_align_bytes(&self) -> usize {
+        self.direct.map_or(1, |direct| direct.memory_bytes as usize)
+    }
+
+    /// Returns whether the file has no offsets, as far as that is known.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    fn is_stream(&self) -> bool {
+        self.fd.is_stream()
+    }
+
+    /// Reads the next bytes of a file without offsets.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    fn read_stream<B: IoBufMut>(&self, buf: B) -> Operation<'_, ReadAt<B>> {
+        self.op(ReadAt::stream(self.fd.clone(), buf))
+    }
+
+    /// Writes a part of `buf` at `offset`; to a file without offsets, as its next bytes.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    async fn write_next<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
+        match self.fd.has_offsets() {
+            true => self.write_at(buf, offset).await,
+            false => self.op(WriteAt::stream(self.fd.clone(), buf)).await,
+        }
+    }
+
     /// Returns whether brief calls on this file may be made on the caller's thread.
     fn calls_here(&self) -> bool {
         self.fd.is_local() && self.submitter.serves()
@@ -377,6 +412,7 @@ impl File {
     }
 
     /// Reads into several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
+    ///
     ///
     /// A header and a body into two buffers, with one request:
     ///
@@ -600,6 +636,7 @@ impl File {
     }
 
     /// Writes several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
+    ///
     ///
     /// A short write may end within any of the buffers:
     ///
@@ -902,6 +939,7 @@ impl File {
 
     /// Gives the file the name `path`, on the same file system. A file that was created without a name
     /// ([`Engine::create_unnamed`](crate::Engine::create_unnamed)) thus appears whole, and only if all went well.
+    ///
     ///
     /// Uses the ring from Linux 5.15 on; before that, a blocking thread. Needs `/proc`.
     ///
@@ -1209,27 +1247,5 @@ fn poll_support(fd: &Fd, submitter: &Submitter, direct: Option<Direct>) -> Resul
         _ if !submitter.has_polled() => Err(NotPolled::NoRing),
         None => Err(NotPolled::Buffered),
         Some(_) => poll_queue::of_file(fd.raw()),
-    }
-}
-
-/// Returns how many bytes a read into `buf` may fill, starting at `offset`; at least 1.
-#[inline]
-pub(crate) fn check_read<B: IoBufMut>(buf: &mut B, offset: u64) -> io::Result<usize> {
-    let bytes = check_capacity(buf)?;
-    check_range(offset, bytes).map(|()| bytes)
-}
-
-/// Rejects ranges that the kernel's signed offsets cannot express. An offset with all bits set would mean "the current
-/// position" to io_uring (trap 49).
-pub(crate) fn check_range(offset: u64, bytes: usize) -> io::Result<()> {
-    match offset.checked_add(bytes as u64) {
-        Some(end) if i64::try_from(end).is_ok() => Ok(()),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!(
-                "the range of {bytes} bytes at offset {offset} ends beyond the largest file offset, {}",
-                i64::MAX
-            ),
-        )),
     }
 }

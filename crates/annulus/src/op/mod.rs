@@ -126,10 +126,13 @@ pub(crate) use list_dir::{Listed, Piece};
 pub(crate) use open::OpenedFd;
 pub(crate) use table::{ALL, NAMES, ON_FILES, OperationNumber};
 
+#[doc(hidden)]
+pub use crate::error::Failure;
+pub(crate) use crate::error::{ended, refused};
+
 use std::io;
 use std::time::Duration;
 
-use crate::error::BufError;
 use crate::narrow::to_u32;
 use crate::sys::errno::check;
 use crate::sys::sqe::Sqe;
@@ -260,24 +263,6 @@ pub trait FileOp: Op<Output: Failure + Send> + Send {
     }
 }
 
-/// An output that can report an error without the operation, which has timed out and stays with the driver.
-#[doc(hidden)]
-pub trait Failure {
-    fn failure(error: io::Error) -> Self;
-}
-
-impl<T> Failure for io::Result<T> {
-    fn failure(error: io::Error) -> io::Result<T> {
-        Err(error)
-    }
-}
-
-impl<T, B> Failure for Result<T, BufError<B>> {
-    fn failure(error: io::Error) -> Result<T, BufError<B>> {
-        Err(BufError::new(error, None))
-    }
-}
-
 #[cfg(test)]
 impl Failure for i32 {
     fn failure(error: io::Error) -> i32 {
@@ -347,18 +332,3 @@ pub(crate) fn transfer_len(count: usize) -> u32 {
 
 /// The kernel's limit on the vectors of one transfer (`IOV_MAX`).
 pub(crate) const VECTORS_MAX: usize = 1024;
-
-/// Returns the error of an exact read that reached the end of the file.
-pub(crate) fn ended<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
-    let what = format!("the file ended after {bytes} of {want} bytes");
-    BufError::new(
-        io::Error::new(io::ErrorKind::UnexpectedEof, what),
-        Some(buf),
-    )
-}
-
-/// Returns the error of a write that stopped early without an error of the kernel.
-pub(crate) fn refused<B>(bytes: usize, want: usize, buf: B) -> BufError<B> {
-    let what = format!("the file accepted only {bytes} of {want} bytes, without an error");
-    BufError::new(io::Error::new(io::ErrorKind::WriteZero, what), Some(buf))
-}

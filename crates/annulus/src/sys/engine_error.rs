@@ -233,6 +233,14 @@ pub(crate) fn code_of(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(own)
 }
 
+/// Copies an error. `io::Error` cannot be cloned; the errno is the part of a kernel error that matters.
+pub(crate) fn same_error(error: &io::Error) -> io::Error {
+    match code_of(error) {
+        Some(code) => error_of(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,9 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::buf::IoBuf;
 use crate::fs::File;
-use crate::fs::merge::same_error;
-use crate::op::WriteAt;
 use crate::sys::at_exit::Unfinished;
+use crate::sys::engine_error::same_error;
 
 /// Written bytes on their way to a file.
 #[derive(Default)]
@@ -134,7 +133,7 @@ async fn write_gathered(behind: Arc<WriteBehind>, file: File, mut offset: u64) {
     let unfinished = Unfinished::new();
     let mut buf = Vec::new();
     let mut result = Ok(());
-    while result.is_ok() && behind.take_gathered(&mut buf, || file.fd.appends().then_some(offset)) {
+    while result.is_ok() && behind.take_gathered(&mut buf, || file.appends().then_some(offset)) {
         (buf, offset, result) = write_all(&file, buf, offset).await;
     }
     if let Err(error) = result {
@@ -156,11 +155,7 @@ async fn write_all(file: &File, mut buf: Vec<u8>, offset: u64) -> (Vec<u8>, u64,
     let mut result = Ok(());
     while written < buf.len() && result.is_ok() {
         let part = buf.subslice(written..);
-        let transferred = match file.fd.has_offsets() {
-            true => file.write_at(part, end).await,
-            false => file.op(WriteAt::stream(file.fd.clone(), part)).await,
-        };
-        match transferred {
+        match file.write_next(part, end).await {
             Ok((0, part)) => {
                 buf = part.into_inner();
                 result = Err(io::ErrorKind::WriteZero.into());
@@ -176,7 +171,7 @@ async fn write_all(file: &File, mut buf: Vec<u8>, offset: u64) -> (Vec<u8>, u64,
             }
         }
     }
-    if file.fd.appends() {
+    if file.appends() {
         match file.metadata().await {
             Ok(metadata) => end = metadata.len(),
             Err(error) => result = result.and(Err(error)),

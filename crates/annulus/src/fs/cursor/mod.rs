@@ -19,8 +19,7 @@ use crate::byte_stream::{ByteStream, byte_stream_traits};
 use crate::driver::coop_budget;
 use crate::error::BufResult;
 use crate::narrow::to_usize;
-use crate::op::{FAST_PATH_BYTES_MAX, ReadAt};
-use crate::sys::errno::ESPIPE;
+use crate::op::FAST_PATH_BYTES_MAX;
 use write_behind::WriteBehind;
 
 /// Size of the first read at a new position, bytes. Each following one is twice as long, because a program that reads
@@ -279,26 +278,22 @@ impl FileCursor {
                 buf.set_len(bytes);
                 buf
             }
-            _ => {
-                let alignment = self.file.direct_alignment();
-                let align_bytes = alignment.map_or(1, |alignment| alignment.memory_bytes);
-                match AlignedBuf::try_with_len(bytes, align_bytes) {
-                    Ok(buf) => buf,
-                    Err(_) if self.block_bytes > FIRST_BYTES => {
-                        self.block_bytes = FIRST_BYTES;
-                        return self.read_block(offset, confirms);
-                    }
-                    Err(error) => return Err(error),
+            _ => match AlignedBuf::try_with_len(bytes, self.file.memory_align_bytes()) {
+                Ok(buf) => buf,
+                Err(_) if self.block_bytes > FIRST_BYTES => {
+                    self.block_bytes = FIRST_BYTES;
+                    return self.read_block(offset, confirms);
                 }
-            }
+                Err(error) => return Err(error),
+            },
         };
         let file = self.file.clone();
-        let is_stream = file.fd.is_stream();
+        let is_stream = file.is_stream();
         Ok(Some(BlockRead {
             future: Box::pin(async move {
                 match is_stream {
                     false => file.read_at(buf, offset).await,
-                    true => file.op(ReadAt::stream(file.fd.clone(), buf)).await,
+                    true => file.read_stream(buf).await,
                 }
             }),
             is_stream,
@@ -339,11 +334,7 @@ impl FileCursor {
                 self.next = Some(read);
                 return Poll::Pending;
             };
-            if let Err(error) = &result
-                && error.error().raw_os_error() == Some(ESPIPE)
-                && !read.is_stream
-                && self.file.fd.is_stream()
-            {
+            if result.is_err() && !read.is_stream && self.file.is_stream() {
                 // The file has no offsets, which is found out only now. The next read uses none.
                 continue;
             }
@@ -371,7 +362,7 @@ impl FileCursor {
             CACHED_BYTES
         };
         self.block_bytes = self.block_bytes.saturating_mul(2).min(bytes_max);
-        let reads_ahead = self.read_ahead_bytes > 0 && !self.file.fd.is_stream();
+        let reads_ahead = self.read_ahead_bytes > 0 && !self.file.is_stream();
         if !missed || !is_whole || is_first || !reads_ahead {
             return;
         }
@@ -421,7 +412,7 @@ impl FileCursor {
     /// Returns whether the file has no offsets, as far as that is known.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_stream(&self) -> bool {
-        self.file.fd.is_stream()
+        self.file.is_stream()
     }
 
     /// Returns the file. An operation in flight keeps a handle of it.

@@ -36,6 +36,8 @@ use crate::op::{
     Canonicalize, GetXattr, Link, ListXattrs, MakeDir, Nop, ReadLink, RemoveXattr, Rename,
     SetPermissions, SetTimes, SetXattr, Sleep, StatAt, Symlink, Unlink,
 };
+#[cfg(feature = "tokio")]
+use crate::op::{RunBlocking, RunBlockingError, StdMetadata};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 
@@ -93,8 +95,46 @@ impl Engine {
         }
     }
 
+    #[cfg(feature = "net")]
     pub(crate) fn submitter(&self) -> &Arc<Submitter> {
         &self.submitter
+    }
+
+    /// Returns whether the kernel is a simulated one, which has no files of std.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.submitter.closer.is_some()
+    }
+
+    /// Runs `work` on a blocking thread. A panic goes on in the caller.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn run_blocking<T, W>(&self, work: W) -> io::Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> io::Result<T> + Send + 'static,
+    {
+        match Operation::new(&self.submitter, RunBlocking::new(work)).await {
+            Ok(done) => done,
+            Err(RunBlockingError::Panicked(panic)) => std::panic::resume_unwind(panic),
+            Err(RunBlockingError::NotRun(error)) => Err(error),
+        }
+    }
+
+    /// Returns metadata as the type of std.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn std_metadata(
+        &self,
+        path: &Path,
+        follow: bool,
+    ) -> io::Result<std::fs::Metadata> {
+        let at = path.path_in().target()?;
+        Operation::new(&self.submitter, StdMetadata::path(at, follow)).await
+    }
+
+    /// Takes over a file of std in any case: if it cannot be queried, its operations will fail.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn adopt_anyway(&self, file: std::fs::File) -> File {
+        paths::adopt_anyway(&self.submitter, file)
     }
 }
 
@@ -142,7 +182,7 @@ impl Engine {
     }
 
     /// Returns a driver for the calling thread. The thread drives the ring itself while it runs a future, without
-    /// another thread and without a hand-off. Needs io_uring.
+    /// another thread and without a hand-off. Needs io_uring. Linux only.
     ///
     /// For a thread that does nothing else. Other threads go on with their own executors:
     ///
@@ -165,12 +205,12 @@ impl Engine {
     }
 
     /// Returns why a thread of a ring executor (a Tokio runtime, for example) could not get a ring: the first refusal.
-    /// Operations of such a thread go to the engine's drivers.
+    /// Operations of such a thread go to the engine's drivers. Linux only.
     pub fn thread_ring_refusal(&self) -> Option<&SetupError> {
         self.submitter.refusal()
     }
 
-    /// Returns a snapshot of the engine's counters.
+    /// Returns a snapshot of the engine's counters. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -185,7 +225,7 @@ impl Engine {
     }
 
     /// Allocates an arena of buffers and registers it with every ring of the engine. Reads and writes with these
-    /// buffers save the kernel from pinning pages at each transfer, which speeds up direct I/O.
+    /// buffers save the kernel from pinning pages at each transfer, which speeds up direct I/O. Linux only.
     ///
     /// Blocks until each driver has tried to register the arena. For the engine of a runtime it does not wait: each
     /// core registers the arena when it next polls its ring. Registration makes the whole arena resident, which takes
@@ -281,6 +321,7 @@ impl Engine {
 
     /// Creates a file without a name on the file system of the directory `dir` (`O_TMPFILE`), for reading and writing.
     /// [`File::link_to`] gives it a name. Without one, it disappears when it is closed, also after a crash.
+    /// Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -303,7 +344,7 @@ impl Engine {
         self.open_with(&paths::to_create_unnamed(), dir)
     }
 
-    /// Opens a directory as the base of paths; see [`Dir`].
+    /// Opens a directory as the base of paths; see [`Dir`]. Linux only.
     ///
     /// Names are resolved in the directory, also after it was renamed:
     ///
@@ -329,7 +370,7 @@ impl Engine {
 
     /// Loads a whole file into new memory, past the page cache if the file system supports direct I/O. Meant for large
     /// files, such as model weights or an index of tens of gigabytes. To load part of a file, to set the read size, or
-    /// to reuse memory, see [`File::load`].
+    /// to reuse memory, see [`File::load`]. Linux only.
     ///
     /// Loads the length that the file has when it is opened; data appended later is not loaded. Files that report a
     /// length of 0, as in `/proc`, load as empty.
@@ -437,7 +478,7 @@ impl Engine {
         paths::rename(&self.submitter, from.path_in(), to.path_in(), 0)
     }
 
-    /// Renames a file or directory, and fails if `to` exists (`RENAME_NOREPLACE`).
+    /// Renames a file or directory, and fails if `to` exists (`RENAME_NOREPLACE`). Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -464,6 +505,7 @@ impl Engine {
     }
 
     /// Exchanges two names atomically (`RENAME_EXCHANGE`). Both must exist; each may be a file or a directory.
+    /// Linux only.
     ///
     /// Two versions of a directory change places:
     ///
@@ -612,7 +654,7 @@ impl Engine {
     }
 
     /// Returns the value of the extended attribute `name`, for example `user.comment`, of the file at `path`. Follows
-    /// symbolic links.
+    /// symbolic links. Linux only.
     ///
     /// Uses the ring from Linux 5.19 on; before that, a blocking thread. A path in a [`Dir`] needs `/proc`.
     ///
@@ -629,7 +671,7 @@ impl Engine {
     }
 
     /// Sets the extended attribute `name` of the file at `path` to `value`, which has at most 64 KiB. Follows symbolic
-    /// links.
+    /// links. Linux only.
     ///
     /// Uses the ring from Linux 5.19 on; before that, a blocking thread. A path in a [`Dir`] needs `/proc`.
     ///
@@ -647,7 +689,7 @@ impl Engine {
     }
 
     /// Returns the names of the extended attributes of the file at `path`. Follows symbolic links. Runs on a blocking
-    /// thread, because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
+    /// thread, because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`. Linux only.
     ///
     /// # Errors
     ///
@@ -660,7 +702,7 @@ impl Engine {
     }
 
     /// Removes the extended attribute `name` of the file at `path`. Follows symbolic links. Runs on a blocking thread,
-    /// because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
+    /// because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`. Linux only.
     ///
     /// # Errors
     ///

@@ -80,6 +80,11 @@ pub enum SetupError {
         /// The remedy.
         hint: String,
     },
+    /// The library was built without io_uring, because the platform has none.
+    Platform {
+        /// The operating system that the program was built for.
+        built_for: &'static str,
+    },
     /// A setting of the builder is invalid.
     Config(String),
     /// Any other error of the kernel.
@@ -158,6 +163,10 @@ impl fmt::Display for SetupError {
             SetupError::Polling { what, reason, hint } => {
                 write!(f, "{what} is refused: {reason}; {hint}")
             }
+            SetupError::Platform { built_for } => write!(
+                f,
+                "no io_uring in a program that was built for {built_for}; build it for Linux to use io_uring"
+            ),
             SetupError::Config(what) => f.write_str(what),
             SetupError::Os { what, error } => write!(f, "{what} failed: {error}"),
         }

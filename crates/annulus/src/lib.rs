@@ -48,6 +48,14 @@
 //! API and the results stay the same. [`Engine::backend`] reports the backend in use and the reason.
 //! [`support::Support`] probes what this machine supports, and suggests changes.
 //!
+//! # Other platforms
+//!
+//! The crate compiles on macOS, Windows and other systems, so that a library can depend on it without a `cfg`. There it
+//! has the API for files, on blocking threads: [`Engine`], [`File`], [`OpenOptions`], whole files, paths, listings and
+//! `fs::FileCursor`. [`Engine::backend`] says so, with the reason. Methods marked "Linux only" are missing, and so are
+//! the modules `metrics`, `net`, `runtime`, `signal`, `sim`, `support` and `time`. Their features may be enabled, and
+//! have no effect. docs/guide/libraries.md has the whole table.
+//!
 //! # Dropped futures
 //!
 //! A future submits nothing before its first poll, and may be dropped at any time. A dropped operation is cancelled if
@@ -85,6 +93,8 @@
 
 // Shows on docs.rs which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// These choose between implementations of the same items.
+#![cfg_attr(docsrs, doc(auto_cfg(hide(target_os = "linux", annulus_portable))))]
 // Warns about each cast that can lose information. Use `narrow`, or state the reason at the cast: a truncated length
 // once caused memory to be freed with the wrong size.
 #![warn(
@@ -94,43 +104,78 @@
     clippy::cast_sign_loss
 )]
 
-mod backend;
-pub mod buf;
+/// Chooses between modules. rustfmt finds the files of modules only in a macro of this name.
+macro_rules! cfg_if {
+    (if #[cfg($test:meta)] { $($item:item)* } else { $($other:item)* }) => {
+        $(#[cfg($test)] $item)*
+        $(#[cfg(not($test))] $other)*
+    };
+}
+
+// The one place that chooses the implementation. That of `portable` has the same API for files, on blocking threads.
+// `--cfg annulus_portable` selects it on Linux, for tests.
+cfg_if! {
+    if #[cfg(all(target_os = "linux", not(annulus_portable)))] {
+        mod backend;
+        pub mod buf;
+        mod driver;
+        pub mod engine;
+        mod fd;
+        pub mod fs;
+        pub mod metrics;
+        mod narrow;
+        #[cfg(feature = "net")]
+        pub mod net;
+        pub mod op;
+        /// Private to `annulus-preload`. May change in any release.
+        #[cfg(feature = "__preload")]
+        #[doc(hidden)]
+        pub mod preload {
+            pub use crate::sys::server_ring::{Completion, ServerRing, Sqe, Wait, request};
+        }
+        mod ring_options;
+        #[cfg(feature = "net")]
+        pub mod runtime;
+        #[cfg(feature = "signal")]
+        pub mod signal;
+        #[cfg(feature = "test-util")]
+        pub mod sim;
+        pub mod support;
+        mod sync;
+        mod sys;
+        #[cfg(feature = "net")]
+        pub mod time;
+        #[cfg(feature = "tokio")]
+        pub mod tokio;
+    } else {
+        #[path = "portable/backend.rs"]
+        mod backend;
+        #[path = "portable/buf.rs"]
+        pub mod buf;
+        #[path = "portable/driver.rs"]
+        mod driver;
+        #[path = "portable/engine.rs"]
+        pub mod engine;
+        #[path = "portable/fs.rs"]
+        pub mod fs;
+        #[allow(dead_code, reason = "Linux uses more of it")]
+        mod narrow;
+        #[path = "portable/op.rs"]
+        pub mod op;
+        #[path = "portable/sys.rs"]
+        mod sys;
+        #[cfg(feature = "tokio")]
+        #[path = "portable/tokio.rs"]
+        pub mod tokio;
+    }
+}
+
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 mod byte_stream;
-mod driver;
-pub mod engine;
 mod error;
-mod fd;
-pub mod fs;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod item_stream;
-pub mod metrics;
-mod narrow;
-#[cfg(feature = "net")]
-pub mod net;
-pub mod op;
-#[cfg(feature = "__preload")]
-#[doc(hidden)]
-pub mod preload {
-    //! Private to `annulus-preload`. May change in any release.
-    pub use crate::sys::server_ring::{Completion, ServerRing, Sqe, Wait, request};
-}
-mod ring_options;
-#[cfg(feature = "net")]
-pub mod runtime;
-#[cfg(feature = "signal")]
-pub mod signal;
-#[cfg(feature = "test-util")]
-pub mod sim;
-pub mod support;
-mod sync;
-mod sys;
-#[cfg(feature = "net")]
-pub mod time;
-#[cfg(feature = "tokio")]
-pub mod tokio;
 
 // The root has fourteen items; everything else is in a module (`tests/root.rs`).
 pub use backend::{Backend, BackendInUse};

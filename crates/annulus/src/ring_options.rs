@@ -133,7 +133,7 @@ macro_rules! ring_option_methods {
             }
 
             #[doc = concat!("Sets the number of entries of each submission queue; ", $entries, " by default.")]
-            /// io_uring only.
+            /// io_uring only. Linux only.
             pub fn ring_entries(mut self, entries: u32) -> Self {
                 self.options.sq_entries = entries;
                 self
@@ -164,7 +164,7 @@ macro_rules! ring_option_methods {
 
             /// Lets a kernel thread take entries from the submission queues (SQPOLL). Submitting then needs no system
             /// call while that thread is awake. All drivers of the engine, or cores of the runtime, share one thread.
-            /// io_uring only.
+            /// io_uring only. Linux only.
             ///
             /// This helps if system calls limit the drivers and a processor is free. With fewer than four processors,
             /// the report of the backend advises against it. Each ring uses the mode `Plain`, because the kernel does

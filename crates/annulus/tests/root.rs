@@ -36,7 +36,8 @@ fn exports() -> (BTreeSet<String>, BTreeSet<String>) {
     // Exports of the root are not indented; a module's own are.
     let mut statement = String::new();
     for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("pub mod ") {
+        // Modules are within the choice of an implementation.
+        if let Some(rest) = line.trim_start().strip_prefix("pub mod ") {
             let name = rest.split([';', ' ', '{']).next().unwrap_or_default();
             modules.insert(name.to_owned());
         }

@@ -13,7 +13,7 @@ const LAYERS: [&str; 10] = [
     "backend metrics support",
     "driver",
     "fs net ring_options signal time",
-    "engine tokio",
+    "engine portable tokio",
     "runtime",
     "sim",
 ];

@@ -75,7 +75,7 @@ ring_option_methods!(EngineBuilder, 256);
 
 impl EngineBuilder {
     /// Sets the number of driver threads, each with its own ring; 1 by default, which drives a disk to its limit. More
-    /// threads help when a fast device fills the page cache. io_uring only.
+    /// threads help when a fast device fills the page cache. io_uring only. Linux only.
     ///
     /// ```
     /// use annulus::{BackendInUse, Engine, SetupError};
@@ -93,7 +93,7 @@ impl EngineBuilder {
     }
 
     /// Sets how many operations each driver keeps in the kernel at a time; 1,024 by default. Further operations wait in
-    /// order of arrival, and batches alternate with single operations.
+    /// order of arrival, and batches alternate with single operations. Linux only.
     ///
     /// Operations beyond the limit wait; they do not fail:
     ///
@@ -112,7 +112,7 @@ impl EngineBuilder {
     }
 
     /// Sets how many bytes of buffers each driver keeps in the kernel at a time; 256 MiB by default. A single larger
-    /// operation still runs, alone.
+    /// operation still runs, alone. Linux only.
     ///
     /// The memory that reads in flight may pin at a time:
     ///
@@ -133,12 +133,12 @@ impl EngineBuilder {
     }
 
     /// Returns the requested number of submission queue entries. [`UringInUse`] has the number for which the
-    /// kernel had memory.
+    /// kernel had memory. Linux only.
     pub fn ring_entries_requested(&self) -> u32 {
         self.options.sq_entries
     }
 
-    /// Sets the newest set-up mode to try; [`SetupMode::Cooperative`] by default. io_uring only.
+    /// Sets the newest set-up mode to try; [`SetupMode::Cooperative`] by default. io_uring only. Linux only.
     ///
     /// [`SetupMode::Deferred`] rarely helps a driver that receives its work from other threads. It needs a call into
     /// the kernel to see each completion, which costs more than the interrupts it saves (docs/internals/design.md).
@@ -148,7 +148,7 @@ impl EngineBuilder {
     }
 
     /// Sets how many operations are queued before a submission while more are waiting. The default is 2, or 8 if 64 or
-    /// more operations are in flight. io_uring only.
+    /// more operations are in flight. io_uring only. Linux only.
     pub fn submit_chunk(mut self, operations: u32) -> Self {
         self.chunk = Some(operations.max(1));
         self
@@ -156,7 +156,7 @@ impl EngineBuilder {
 
     /// Sets how long a driver, which is a thread of the engine or that of a [`CurrentThreadDriver`], busy-polls for a
     /// completion before it sleeps. [`Duration::ZERO`], the default, turns it off. A driver busy-polls only with
-    /// operations in flight, and only while that has paid off recently. io_uring only.
+    /// operations in flight, and only while that has paid off recently. io_uring only. Linux only.
     ///
     /// Busy-polling saves the cost of putting a processor to sleep and waking it, but occupies the processor. At depth
     /// 1 it takes up to this time per operation, during which a current-thread driver runs nothing else. The cost is in
@@ -180,7 +180,7 @@ impl EngineBuilder {
     }
 
     /// Sets whether the threads of Tokio runtimes get their own rings, with the feature `tokio`; true by default.
-    /// Otherwise they submit to the drivers. io_uring only.
+    /// Otherwise they submit to the drivers. io_uring only. Linux only.
     pub fn thread_rings(mut self, enabled: bool) -> Self {
         self.thread_rings = enabled;
         self

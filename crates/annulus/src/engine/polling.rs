@@ -4,7 +4,7 @@ use super::EngineBuilder;
 
 impl EngineBuilder {
     /// Adds a driver whose ring polls devices (IOPOLL). This saves the interrupt of each completion, and occupies a
-    /// processor while operations are in flight. io_uring only.
+    /// processor while operations are in flight. io_uring only. Linux only.
     ///
     /// Reads and writes use this ring if their file was opened with [`direct`](crate::OpenOptions::direct) and its
     /// device has poll queues. All other operations use the ordinary drivers.

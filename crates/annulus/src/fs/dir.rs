@@ -53,7 +53,7 @@ impl DirEntry {
         &self.name
     }
 
-    /// Returns the inode number.
+    /// Returns the inode number. Linux only.
     pub fn inode(&self) -> u64 {
         self.inode
     }

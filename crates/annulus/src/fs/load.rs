@@ -56,7 +56,7 @@ enum Into {
 impl File {
     /// Loads exactly `bytes` bytes, starting at `offset`, into new memory: model weights, an index, or a range of any
     /// size. To load a whole file, take the length from its [`metadata`](File::metadata), or use
-    /// [`Engine::load_file`](crate::Engine::load_file).
+    /// [`Engine::load_file`](crate::Engine::load_file). Linux only.
     ///
     /// Meant for files opened with `O_DIRECT`: the device then fills the memory, with many reads in flight. The offset
     /// need not be aligned: the first byte has the same offset within its memory page as in the file. On other files,
@@ -86,7 +86,7 @@ impl File {
         Load::new(self, offset, Into::New { bytes, pages })
     }
 
-    /// Loads into an existing region, and fills all of it.
+    /// Loads into an existing region, and fills all of it. Linux only.
     ///
     /// Avoids a copy if the region's address and `offset` have the same remainder modulo 4,096. That holds for a new
     /// region with offset 0, and for a region that was loaded from such an offset before.

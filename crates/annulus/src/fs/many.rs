@@ -190,7 +190,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self
     }
 
-    /// Merges reads of neighbouring ranges into larger transfers, through memory of the engine.
+    /// Merges reads of neighbouring ranges into larger transfers, through memory of the engine. Linux only.
     ///
     /// One hundred small records become one transfer, and each still gets its own buffer:
     ///

@@ -134,27 +134,27 @@ impl Metadata {
         u32::from(self.0.stx_mode) & !S_IFMT
     }
 
-    /// Returns the inode number.
+    /// Returns the inode number. Linux only.
     pub fn inode(&self) -> u64 {
         self.0.stx_ino
     }
 
-    /// Returns the number of hard links.
+    /// Returns the number of hard links. Linux only.
     pub fn links(&self) -> u32 {
         self.0.stx_nlink
     }
 
-    /// Returns the user ID of the owner.
+    /// Returns the user ID of the owner. Linux only.
     pub fn uid(&self) -> u32 {
         self.0.stx_uid
     }
 
-    /// Returns the group ID of the owner.
+    /// Returns the group ID of the owner. Linux only.
     pub fn gid(&self) -> u32 {
         self.0.stx_gid
     }
 
-    /// Returns the number of the device that holds the file.
+    /// Returns the number of the device that holds the file. Linux only.
     pub fn device(&self) -> DeviceNumber {
         DeviceNumber {
             major: self.0.stx_dev_major,
@@ -162,7 +162,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the storage in use, in bytes. Less than the length if the file has holes.
+    /// Returns the storage in use, in bytes. Less than the length if the file has holes. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -180,7 +180,7 @@ impl Metadata {
         self.0.stx_blocks * 512
     }
 
-    /// Returns the file system's preferred transfer size, in bytes.
+    /// Returns the file system's preferred transfer size, in bytes. Linux only.
     pub fn block_bytes(&self) -> u32 {
         self.0.stx_blksize
     }
@@ -209,7 +209,7 @@ impl Metadata {
         time(&self.0.stx_atime)
     }
 
-    /// Returns the time of the last change of the contents or the metadata.
+    /// Returns the time of the last change of the contents or the metadata. Linux only.
     pub fn changed(&self) -> SystemTime {
         time(&self.0.stx_ctime)
     }
@@ -231,7 +231,7 @@ impl Metadata {
     }
 
     /// Returns the alignment that direct I/O would need. Needs Linux 6.1; `None` before that, and if the file does not
-    /// support direct I/O.
+    /// support direct I/O. Linux only.
     ///
     /// Whether direct I/O is worth an attempt, before the file is opened:
     ///

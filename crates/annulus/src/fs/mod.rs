@@ -147,7 +147,7 @@ impl File {
 
     /// Returns whether reads and writes of this file are polled, on an engine that was built with
     /// [`EngineBuilder::iopoll`](crate::EngineBuilder::iopoll). Determined when the file is opened, and updated when
-    /// the kernel refuses a transfer.
+    /// the kernel refuses a transfer. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -175,7 +175,7 @@ impl File {
     }
 
     /// Returns the alignment that direct I/O on this file needs; `None` if the file was not opened with `O_DIRECT`.
-    /// Taken from `statx(2)` since Linux 6.1, which has `STATX_DIOALIGN`; otherwise 4,096 bytes.
+    /// Taken from `statx(2)` since Linux 6.1, which has `STATX_DIOALIGN`; otherwise 4,096 bytes. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -203,7 +203,7 @@ impl File {
 
     /// Sets how reads of this file use the page cache before they go to a driver; [`CachedReads::Learn`] by default.
     /// See [`CachedReads`] for the costs. Clones share the setting; other files, and the same file opened again, do
-    /// not.
+    /// not. Linux only.
     ///
     /// Applies to [`read_at`](File::read_at), [`read_exact_at`](File::read_exact_at), [`read_into`](File::read_into)
     /// and [`read_many_at`](File::read_many_at), for reads of at most 128 KiB. Has no effect on files opened with
@@ -234,6 +234,12 @@ impl File {
         })
     }
 
+    /// Returns the `Debug` of the file of std.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn describe(&self) -> String {
+        format!("File {{ fd: {:?} }}", self.as_fd())
+    }
+
     /// Returns a file of std with another descriptor.
     #[cfg(feature = "tokio")]
     pub(crate) fn clone_std(&self) -> io::Result<std::fs::File> {
@@ -262,6 +268,12 @@ impl File {
     #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
     fn memory_align_bytes(&self) -> usize {
         self.direct.map_or(1, |direct| direct.memory_bytes as usize)
+    }
+
+    /// Returns whether the file has offsets.
+    #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+    fn has_offsets(&self) -> bool {
+        self.fd.has_offsets()
     }
 
     /// Returns whether the file has no offsets, as far as that is known.
@@ -412,7 +424,7 @@ impl File {
     }
 
     /// Reads into several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
-    ///
+    /// Linux only.
     ///
     /// A header and a body into two buffers, with one request:
     ///
@@ -440,7 +452,7 @@ impl File {
         self.read_vectored(bufs, offset, false)
     }
 
-    /// Reads until all of `bufs` are full, and continues after short transfers.
+    /// Reads until all of `bufs` are full, and continues after short transfers. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -636,7 +648,7 @@ impl File {
     }
 
     /// Writes several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
-    ///
+    /// Linux only.
     ///
     /// A short write may end within any of the buffers:
     ///
@@ -662,7 +674,7 @@ impl File {
         self.write_vectored(bufs, offset, false)
     }
 
-    /// Writes all of several buffers, and continues after short transfers.
+    /// Writes all of several buffers, and continues after short transfers. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -787,7 +799,7 @@ impl File {
     }
 
     /// Starts to write the changed pages of a range back to the device, or waits for them: `sync_file_range(2)`. 0
-    /// bytes means up to the end of the file.
+    /// bytes means up to the end of the file. Linux only.
     ///
     /// Spreads the work of a later [`sync_data`](File::sync_data), and never replaces it: neither the metadata nor the
     /// device's cache is written, so the data may be lost in a crash.
@@ -810,7 +822,7 @@ impl File {
 
     /// Copies `bytes` bytes, starting at `offset`, to the file `into`, starting at `into_offset`: `copy_file_range(2)`,
     /// on a blocking thread. The bytes do not pass through memory of the process. Some file systems share the blocks
-    /// instead (XFS, Btrfs), or copy on the server (NFS).
+    /// instead (XFS, Btrfs), or copy on the server (NFS). Linux only.
     ///
     /// Returns the number of bytes. It is less than `bytes` only at the end of the file, or before an error, which the
     /// next call returns. If the future is dropped, a part may be copied.
@@ -853,7 +865,7 @@ impl File {
         }
     }
 
-    /// Reserves, zeroes or releases a range of `bytes` bytes, starting at `offset`: `fallocate(2)`.
+    /// Reserves, zeroes or releases a range of `bytes` bytes, starting at `offset`: `fallocate(2)`. Linux only.
     ///
     /// Reserves the space in advance, so that a later write does not find the disk full:
     ///
@@ -886,7 +898,7 @@ impl File {
     }
 
     /// Advises the kernel how a range of `bytes` bytes, starting at `offset`, will be used: `posix_fadvise(2)`. 0 bytes
-    /// means up to the end of the file.
+    /// means up to the end of the file. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -939,7 +951,7 @@ impl File {
 
     /// Gives the file the name `path`, on the same file system. A file that was created without a name
     /// ([`Engine::create_unnamed`](crate::Engine::create_unnamed)) thus appears whole, and only if all went well.
-    ///
+    /// Linux only.
     ///
     /// Uses the ring from Linux 5.15 on; before that, a blocking thread. Needs `/proc`.
     ///
@@ -1024,7 +1036,7 @@ impl File {
         self.op(SetTimes::new(self.at(), times.timespecs()))
     }
 
-    /// Returns the value of the extended attribute `name`, for example `user.comment`: `fgetxattr(2)`.
+    /// Returns the value of the extended attribute `name`, for example `user.comment`: `fgetxattr(2)`. Linux only.
     ///
     /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
     ///
@@ -1042,7 +1054,7 @@ impl File {
         }
     }
 
-    /// Sets the extended attribute `name` to `value`, which has at most 64 KiB: `fsetxattr(2)`.
+    /// Sets the extended attribute `name` to `value`, which has at most 64 KiB: `fsetxattr(2)`. Linux only.
     ///
     /// Uses the ring from Linux 5.19 on; before that, a blocking thread.
     ///
@@ -1080,7 +1092,7 @@ impl File {
         }
     }
 
-    /// Returns the names of the extended attributes: `flistxattr(2)`, on a blocking thread.
+    /// Returns the names of the extended attributes: `flistxattr(2)`, on a blocking thread. Linux only.
     ///
     /// # Errors
     ///
@@ -1089,7 +1101,7 @@ impl File {
         self.op(ListXattrs::new(self.at()))
     }
 
-    /// Removes the extended attribute `name`: `fremovexattr(2)`, on a blocking thread.
+    /// Removes the extended attribute `name`: `fremovexattr(2)`, on a blocking thread. Linux only.
     ///
     /// # Errors
     ///

@@ -166,7 +166,7 @@ impl OpenOptions {
     }
 
     /// Bypasses the page cache (`O_DIRECT`). [`File::direct_alignment`] returns the alignment that transfers then need.
-    /// The open fails with `EINVAL` if the file system does not support direct I/O.
+    /// The open fails with `EINVAL` if the file system does not support direct I/O. Linux only.
     ///
     /// A read need not be aligned, a write must be. Some file systems refuse the open:
     ///
@@ -195,7 +195,7 @@ impl OpenOptions {
 
     /// Makes the open fail with `EXDEV` if the lookup leaves the directory that the path is relative to: by `..`, by an
     /// absolute path, or by a symbolic link (`RESOLVE_BENEATH`). Use it with a path of [`Dir::at`](super::Dir::at) that
-    /// comes from elsewhere, for example from an archive. Since Linux 5.6; before that, `ENOSYS`.
+    /// comes from elsewhere, for example from an archive. Since Linux 5.6; before that, `ENOSYS`. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -217,7 +217,7 @@ impl OpenOptions {
     }
 
     /// Sets how reads of the file use the page cache before they go to a driver; [`CachedReads::Learn`] by default. See
-    /// [`File::set_cached_reads`].
+    /// [`File::set_cached_reads`]. Linux only.
     ///
     /// A scan of a file that is certainly not in memory need not try the page cache first:
     ///

@@ -7,12 +7,18 @@
 //! number of its process.
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::forked;
+
+// Of each platform's C library.
+unsafe extern "C" {
+    fn atexit(handler: extern "C" fn()) -> c_int;
+}
 
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -39,7 +45,7 @@ impl Unfinished {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
             // SAFETY: Atomic: the handler expects nothing, and touches atomics only. If it is refused, nothing waits.
-            let _ = unsafe { libc::atexit(wait) };
+            let _ = unsafe { atexit(wait) };
         });
         let mark = mark();
         let more = |count| Some(if is_of(count, mark) { count } else { mark } + 1);

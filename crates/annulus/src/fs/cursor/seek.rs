@@ -16,7 +16,7 @@ impl FileCursor {
         let Some(to) = self.seek else {
             return Poll::Ready(Ok(self.position));
         };
-        if !self.file.fd.has_offsets() {
+        if !self.file.has_offsets() {
             self.seek = None;
             return Poll::Ready(Err(io::Error::from_raw_os_error(ESPIPE)));
         }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::fs::{File as StdFile, Metadata, Permissions};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Seek, SeekFrom};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,11 +19,13 @@ use crate::buf::{IoBuf, IoBufMut};
 use crate::byte_stream::{self, ByteStream};
 use crate::driver::{Operation, coop_budget};
 use crate::error::{BufResult, WholeResult};
-use crate::fs::{self, FileCursor, FileTimes, ReadMany, paths};
+use crate::fs::{self, FileCursor, FileTimes, ReadMany};
 use crate::op::{ReadAt, WriteAt};
 
 /// Default size up to which reads and writes grow, bytes; Tokio's.
 const BUF_BYTES_MAX: usize = 2 << 20;
+/// True if reads and writes at offsets move the position of the descriptor.
+const OPERATIONS_MOVE_IT: bool = cfg!(windows);
 
 /// An open file with a position. Implements `AsyncRead`, `AsyncWrite` and `AsyncSeek` of Tokio.
 ///
@@ -153,7 +154,7 @@ impl File {
     pub fn from_std(std: StdFile) -> File {
         // A pipe has none.
         let position = (&std).stream_position().unwrap_or(0);
-        let file = paths::adopt_anyway(of_process().submitter(), std);
+        let file = of_process().adopt_anyway(std);
         File::at(file, position)
     }
 
@@ -346,7 +347,7 @@ impl File {
         let position = shared.unwrap_or_else(|| self.cursor.position());
         let before = self.descriptor_at.swap(position, Ordering::Relaxed);
         // Descriptors of clones have one position, which each may have moved.
-        if before != position || self.shared.get().is_some() {
+        if before != position || self.shared.get().is_some() || OPERATIONS_MOVE_IT {
             // A pipe has none.
             let _ = self.file().seek_descriptor(position);
         }
@@ -583,10 +584,10 @@ impl From<StdFile> for File {
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let std = format_args!("File {{ fd: {:?} }}", self.file().as_fd());
+        let std = self.file().describe();
         // The path that programs call it by.
         f.debug_struct("tokio::fs::File")
-            .field("std", &std)
+            .field("std", &format_args!("{std}"))
             .finish()
     }
 }

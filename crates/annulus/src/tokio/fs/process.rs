@@ -1,12 +1,9 @@
 //! The engine of the process.
 
 use std::io;
-use std::panic::resume_unwind;
 use std::sync::OnceLock;
 
-use crate::driver::Operation;
 use crate::engine::{Engine, EngineBuilder};
-use crate::op::{RunBlocking, RunBlockingError};
 use crate::sys::forked;
 
 /// The engines of this process and of the processes that it was forked from, which a child must not use.
@@ -68,12 +65,7 @@ where
     T: Send + 'static,
     W: FnOnce() -> io::Result<T> + Send + 'static,
 {
-    let submitter = of_process().submitter();
-    match Operation::new(submitter, RunBlocking::new(work)).await {
-        Ok(done) => done,
-        Err(RunBlockingError::Panicked(panic)) => resume_unwind(panic),
-        Err(RunBlockingError::NotRun(error)) => Err(error),
-    }
+    of_process().run_blocking(work).await
 }
 
 /// Returns the engine of the process, which all functions and files of this module use. The first call of any of them
@@ -108,7 +100,7 @@ pub fn engine() -> Engine {
 /// Fails with `AlreadyExists` if the process has an engine, and with `Unsupported` for a simulated kernel, which has no
 /// files of std.
 pub fn set_engine(engine: Engine) -> io::Result<()> {
-    if engine.submitter().closer.is_some() {
+    if engine.is_simulated() {
         let what = "set_engine: a simulated kernel has no files of std; set another engine";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }

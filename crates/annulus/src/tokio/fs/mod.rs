@@ -44,9 +44,6 @@ use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::driver::Operation;
-use crate::fs::OpPath;
-use crate::op::StdMetadata;
 use process::{of_process, run_blocking};
 
 pub use crate::fs::FileTimes;
@@ -347,9 +344,7 @@ pub async fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
 
 /// Returns the metadata that std would return.
 async fn query(path: &Path, follow: bool) -> io::Result<Metadata> {
-    let submitter = of_process().submitter();
-    let at = path.path_in().target()?;
-    Operation::new(submitter, StdMetadata::path(at, follow)).await
+    of_process().std_metadata(path, follow).await
 }
 
 /// Returns whether both paths lead to the same file, which a copy to itself would truncate.

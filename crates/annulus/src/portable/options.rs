@@ -1,0 +1,107 @@
+//! Options for opening a file, and paths.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::File;
+use crate::driver::{Operation, Pool};
+use crate::op::OpenAt;
+use crate::sys::engine_error::EngineError;
+
+/// Options for opening a file, like those of std. All are off at first.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    options: std::fs::OpenOptions,
+    appends: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+/// Implements options that std has under the same name.
+macro_rules! options_of_std {
+    ($($name:ident: $about:literal,)*) => {
+        $(
+            #[doc = $about]
+            pub fn $name(&mut self, enabled: bool) -> &mut Self {
+                self.options.$name(enabled);
+                self
+            }
+        )*
+    };
+}
+
+impl OpenOptions {
+    /// Returns options that are all off.
+    pub fn new() -> OpenOptions {
+        OpenOptions {
+            options: std::fs::OpenOptions::new(),
+            appends: false,
+        }
+    }
+
+    options_of_std! {
+        read: "Opens for reading.",
+        write: "Opens for writing.",
+        truncate: "Removes the contents. Needs `write`.",
+        create: "Creates the file if it does not exist. Needs `write` or `append`.",
+        create_new: "Creates the file, and fails if it exists. Needs `write` or `append`.",
+    }
+
+    /// Opens for writes at the end of the file, whatever their offset.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.options.append(append);
+        self.appends = append;
+        self
+    }
+
+    /// Sets the permissions of a created file; `0o666` by default, less the umask. Windows ignores it.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut self.options, mode);
+        let _ = mode;
+        self
+    }
+
+    /// Adds flags of `open(2)`.
+    #[cfg(unix)]
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut self.options, flags);
+        self
+    }
+
+    pub(crate) fn open<'a>(&self, pool: &'a Arc<Pool>, path: PathBuf) -> Opening<'a> {
+        let (options, appends) = (self.options.clone(), self.appends);
+        // A job must not end the pool that runs it.
+        let weak = Arc::downgrade(pool);
+        pool.op(move || {
+            let file = options.open(path)?;
+            let pool = weak.upgrade().ok_or(EngineError::Ended)?;
+            Ok(File::new(file, &pool, appends))
+        })
+    }
+}
+
+/// A file that is being opened.
+pub type Opening<'a> = Operation<'a, OpenAt, io::Result<File>>;
+
+/// The path of an operation: anything that is `AsRef<Path>`. Implemented by this crate only.
+pub trait OpPath: sealed::Sealed {
+    #[doc(hidden)]
+    fn to_path(&self) -> PathBuf;
+}
+
+impl<P: AsRef<Path> + ?Sized> OpPath for P {
+    fn to_path(&self) -> PathBuf {
+        self.as_ref().to_owned()
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<P: AsRef<std::path::Path> + ?Sized> Sealed for P {}
+}

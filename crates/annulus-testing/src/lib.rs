@@ -21,7 +21,7 @@ pub mod preload_counts;
 #[cfg(feature = "preload")]
 pub mod preload_library;
 pub mod skip;
-#[cfg(feature = "annulus")]
+#[cfg(all(feature = "annulus", not(annulus_portable)))]
 pub mod stress_load;
 pub mod sysctl;
 #[cfg(feature = "annulus")]

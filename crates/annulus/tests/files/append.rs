@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::Merge;
 use annulus::{IoBuf, OpenOptions};
 use annulus_testing::skip;
@@ -102,6 +103,7 @@ fn an_exact_read_fills_the_spare_capacity_or_reports_how_much_there_was() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn vectored_reads_and_batches_append_to_each_buffer() {
     for_each_backend(async |fixture| {
@@ -160,6 +162,7 @@ fn a_read_with_a_timeout_appends() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 async fn direct_reads(fixture: &Fixture) {
     let contents = bytes(7, 40_000);
     fixture.put("d", &contents);
@@ -181,6 +184,7 @@ async fn direct_reads(fixture: &Fixture) {
     }
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_direct_read_appends() {
     for_each_backend(async |fixture| {
@@ -190,6 +194,7 @@ fn a_direct_read_appends() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn writes_take_the_contents_of_both() {
     for_each_backend(async |fixture| {

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::Command;
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::{CachedReads, Merge};
 use annulus::{BufError, File, IoBuf, OpenOptions};
 use annulus_testing::skip::{root_or_skip, skip};
@@ -70,6 +71,7 @@ fn a_name_that_is_too_long_is_refused_by_the_kernel() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_directory_can_be_opened_but_not_read_or_written() {
     for_each_backend(async |fixture| {
@@ -100,6 +102,7 @@ fn a_directory_can_be_opened_but_not_read_or_written() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn offsets_that_no_file_has_are_refused_with_the_buffer() {
     for_each_backend(async |fixture| {
@@ -152,6 +155,7 @@ fn a_path_with_a_nul_byte_names_nothing() {
 }
 
 /// A ring would ignore the offsets, and read or write the pipe.
+#[cfg(not(annulus_portable))]
 #[test]
 fn transfers_on_a_pipe_fail_because_it_has_no_offsets() {
     for_each_backend(async |fixture| {
@@ -198,6 +202,7 @@ fn transfers_on_a_pipe_fail_because_it_has_no_offsets() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn the_wrong_access_is_ebadf_and_changes_nothing() {
     for_each_backend(async |fixture| {
@@ -232,6 +237,7 @@ fn the_wrong_access_is_ebadf_and_changes_nothing() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_device_that_is_always_full_gives_enospc_and_the_buffer_back() {
     for_each_backend(async |fixture| {
@@ -282,6 +288,7 @@ impl Drop for Small {
     }
 }
 
+#[cfg(not(annulus_portable))]
 async fn fills_up(fixture: &Fixture, small: &Small) {
     let path = small.path().join("f");
     let file = fixture.engine.create(&path).await.unwrap();
@@ -305,6 +312,7 @@ async fn fills_up(fixture: &Fixture, small: &Small) {
     assert_eq!(std::fs::read(&path).unwrap(), [3; 4096]);
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_full_file_system_gives_enospc_and_the_buffer_back() {
     let Some(small) = Small::mount() else {
@@ -335,6 +343,7 @@ fn a_full_simulated_disk_gives_enospc_and_the_buffer_back() {
 }
 
 /// A result of 0 means the end of the file, so a read without space for data is an error.
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_read_into_a_buffer_without_space_is_refused_at_any_offset() {
     for_each_backend(async |fixture| {

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::Merge;
 use annulus::{BufError, IoBuf};
 use annulus_testing::broken_buffer::BrokenBuffer;
@@ -20,6 +21,7 @@ fn refused<T, B>(result: Result<T, BufError<B>>) -> B {
     buf.expect("it was never lent")
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn no_read_touches_a_buffer_that_breaks_its_contract() {
     for_each_backend(async |fixture| {

@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::SyncRangeMode;
 use annulus::{Backend, Engine, OpenOptions};
 use annulus_testing::skip::skip;
@@ -19,6 +20,7 @@ fn long(seed: u64, count: usize) -> Vec<u8> {
     long
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_range_is_copied_up_to_the_end_of_the_file() {
     for_each_backend(async |fixture| {
@@ -45,6 +47,7 @@ fn a_range_is_copied_up_to_the_end_of_the_file() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_copy_of_several_pieces_is_complete() {
     for_each_backend(async |fixture| {
@@ -57,6 +60,7 @@ fn a_copy_of_several_pieces_is_complete() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_range_that_cannot_be_copied_is_an_error() {
     for_each_backend(async |fixture| {
@@ -89,6 +93,7 @@ fn a_range_that_cannot_be_copied_is_an_error() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_dropped_copy_leaves_a_prefix() {
     for_each_backend(async |fixture| {
@@ -106,6 +111,7 @@ fn a_dropped_copy_leaves_a_prefix() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_range_is_written_back() {
     for_each_backend(async |fixture| {
@@ -277,6 +283,7 @@ fn refuse(calls: &[libc::c_long], errno: i32) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn each_refusal_of_the_kernel_leads_to_the_next_way() {
     let ways = [
@@ -319,6 +326,7 @@ fn each_refusal_of_the_kernel_leads_to_the_next_way() {
     }
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_copy_keeps_the_holes() {
     for_each_backend(async |fixture| {

@@ -291,6 +291,7 @@ fn a_seek_shows_what_another_handle_has_written() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn blocks_grow_while_a_program_reads_on_and_stay_small_while_it_seeks() {
     for_each_backend(async |fixture| {
@@ -324,6 +325,7 @@ fn blocks_grow_while_a_program_reads_on_and_stay_small_while_it_seeks() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 async fn lines_of(fixture: &Fixture, direct: bool, text: &str) -> io::Result<Vec<String>> {
     fixture.put("f", text.as_bytes());
     let options = OpenOptions::new().read(true).direct(direct).clone();
@@ -339,6 +341,7 @@ async fn lines_of(fixture: &Fixture, direct: bool, text: &str) -> io::Result<Vec
     Ok(all)
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn lines_are_those_of_the_text_with_direct_reads_too() {
     let mut random = fastrand::Rng::with_seed(7);

@@ -12,6 +12,7 @@ use futures_lite::future::poll_once;
 
 use crate::fixtures::{Fixture, bytes, for_each_backend};
 
+#[cfg(not(annulus_portable))]
 async fn listed(fixture: &Fixture, name: &str) -> BTreeMap<OsString, (FileKind, u64)> {
     let entries = fixture.engine.read_dir(fixture.path(name)).await.unwrap();
     let count = entries.len();
@@ -23,6 +24,7 @@ async fn listed(fixture: &Fixture, name: &str) -> BTreeMap<OsString, (FileKind, 
     map
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_directory_is_created_listed_and_removed() {
     for_each_backend(async |fixture| {
@@ -62,6 +64,7 @@ fn only_a_directory_is_listed() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_listing_of_several_pieces_has_every_name_once_also_after_dropped_calls() {
     for_each_backend(async |fixture| {
@@ -134,6 +137,7 @@ fn a_rename_moves_a_file_and_replaces_an_existing_one() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_name_is_not_replaced_unless_that_is_requested_and_two_names_can_be_exchanged() {
     for_each_backend(async |fixture| {
@@ -154,6 +158,7 @@ fn a_name_is_not_replaced_unless_that_is_requested_and_two_names_can_be_exchange
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_link_is_another_name_of_the_same_file() {
     for_each_backend(async |fixture| {
@@ -177,6 +182,7 @@ fn a_link_is_another_name_of_the_same_file() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_file_without_a_name_gets_one_when_it_is_linked() {
     for_each_backend(async |fixture| {
@@ -358,6 +364,7 @@ fn a_whole_file_is_written_and_read() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_removed_file_lives_on_while_it_is_open() {
     for_each_backend(async |fixture| {

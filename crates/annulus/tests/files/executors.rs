@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::Merge;
 use annulus::{Backend, Engine, File, Operation};
 
@@ -14,6 +15,7 @@ use crate::fixtures::{Fixture, bytes, for_each_backend, for_each_fixture};
 use crate::wait::{DEADLINE, in_time};
 
 /// Writes a file and reads it back in three ways. Returns the number of bytes that differ.
+#[cfg(not(annulus_portable))]
 async fn work(engine: Engine, path: PathBuf, seed: u64) -> usize {
     let contents = bytes(seed, 50_000);
     let file = engine.create(&path).await.unwrap();
@@ -47,6 +49,7 @@ fn count_differing(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Returns eight of them, each on a separate file.
+#[cfg(not(annulus_portable))]
 fn works(fixture: &Fixture) -> Vec<Pin<Box<dyn Future<Output = usize> + Send>>> {
     (0..8)
         .map(|n| {
@@ -82,6 +85,7 @@ fn for_each(test: impl Fn(&Fixture)) {
     for_each_fixture(|builder| builder, test);
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn tokio_with_many_threads_runs_it() {
     for_each(|fixture| {
@@ -98,6 +102,7 @@ fn tokio_with_many_threads_runs_it() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn tokio_with_one_thread_runs_it() {
     for_each(|fixture| {
@@ -113,6 +118,7 @@ fn tokio_with_one_thread_runs_it() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn smol_runs_it() {
     for_each(|fixture| {
@@ -125,6 +131,7 @@ fn smol_runs_it() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn pollster_runs_it() {
     for_each(|fixture| {
@@ -134,6 +141,7 @@ fn pollster_runs_it() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_plain_thread_that_parks_runs_it() {
     for_each(|fixture| {
@@ -147,6 +155,7 @@ fn a_plain_thread_that_parks_runs_it() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_task_goes_from_thread_to_thread_while_it_is_in_flight() {
     for_each(|fixture| {
@@ -219,6 +228,7 @@ fn sync<T: Sync>(value: T) -> T {
     value
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn handles_and_futures_may_go_to_other_threads() {
     for_each_backend(async |fixture| {
@@ -247,6 +257,7 @@ fn handles_and_futures_may_go_to_other_threads() {
 }
 
 /// The enter that submits the operation also waits for it. The driver does not enter while nothing is in flight.
+#[cfg(not(annulus_portable))]
 #[test]
 fn an_operation_alone_on_a_driver_thread_needs_one_enter() {
     let engine = match Engine::builder().backend(Backend::Uring).build() {

@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(not(annulus_portable))]
 use annulus::engine::{SetupMode, SqPoll};
+#[cfg(not(annulus_portable))]
 use annulus::fs::Advice;
 #[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
@@ -15,16 +17,23 @@ use tempfile::TempDir;
 /// A backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
+    #[cfg(not(annulus_portable))]
     Uring(SetupMode),
     /// A kernel thread polls the submission queue, and a ring polls devices.
+    #[cfg(not(annulus_portable))]
     Polling,
     /// A ring of the test's thread.
+    #[cfg(not(annulus_portable))]
     Own,
     Blocking,
     #[cfg(feature = "test-util")]
     Sim,
 }
 
+#[cfg(annulus_portable)]
+const WAYS: &[Way] = &[Way::Blocking];
+
+#[cfg(not(annulus_portable))]
 const WAYS: &[Way] = &[
     Way::Uring(SetupMode::Cooperative),
     Way::Uring(SetupMode::Deferred),
@@ -35,6 +44,15 @@ const WAYS: &[Way] = &[
     #[cfg(feature = "test-util")]
     Way::Sim,
 ];
+
+impl Way {
+    fn has_own_ring(self) -> bool {
+        #[cfg(not(annulus_portable))]
+        return self == Way::Own;
+        #[cfg(annulus_portable)]
+        return false;
+    }
+}
 
 /// An engine, with a directory for the test.
 pub(crate) struct Fixture {
@@ -54,10 +72,13 @@ impl Fixture {
     /// Creates a fixture. Returns `None` after a skip if this backend cannot run here.
     fn new(way: Way, change: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Option<Fixture> {
         let builder = Engine::builder();
-        let has_own_ring = way == Way::Own;
+        let has_own_ring = way.has_own_ring();
         let builder = match way {
+            #[cfg(not(annulus_portable))]
             Way::Uring(setup_mode) => builder.backend(Backend::Uring).setup_mode(setup_mode),
+            #[cfg(not(annulus_portable))]
             Way::Own => builder.backend(Backend::Uring),
+            #[cfg(not(annulus_portable))]
             Way::Polling => {
                 let poll = SqPoll::new().idle(Duration::from_millis(1));
                 builder.backend(Backend::Uring).sqpoll(poll).iopoll(true)
@@ -195,6 +216,7 @@ pub(crate) fn for_each_backend_with(
 ) {
     for &way in WAYS {
         on_fixture(way, &change, |fixture| match way {
+            #[cfg(not(annulus_portable))]
             Way::Own => fixture
                 .engine
                 .current_thread_driver()
@@ -210,7 +232,7 @@ pub(crate) fn for_each_fixture(
     change: impl Fn(EngineBuilder) -> EngineBuilder,
     test: impl Fn(&Fixture),
 ) {
-    for &way in WAYS.iter().filter(|&&way| way != Way::Own) {
+    for &way in WAYS.iter().filter(|way| !way.has_own_ring()) {
         on_fixture(way, &change, &test);
     }
 }
@@ -225,13 +247,18 @@ fn on_fixture(
     };
     println!("on {}", fixture.engine.backend());
     test(&fixture);
-    let metrics = fixture.engine.metrics();
-    assert_eq!(metrics.stale, 0, "{way:?}: a CQE named no operation");
+    #[cfg(not(annulus_portable))]
+    assert_eq!(
+        fixture.engine.metrics().stale,
+        0,
+        "{way:?}: a CQE named no operation"
+    );
 }
 
 /// Drops a file from the page cache. Dirty pages would stay, so the file is written first.
 pub(crate) async fn uncache(file: &File) {
     file.sync_all().await.unwrap();
+    #[cfg(not(annulus_portable))]
     file.advise(0, 0, Advice::DontNeed).await.unwrap();
 }
 

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::CachedReads;
 use annulus::{EngineError, File};
 use annulus_testing::panicking_buffer::PanickingBuffer;
@@ -47,6 +48,7 @@ impl Buffers {
 /// Runs an operation once for each call of its buffer, and lets the buffer panic at that call. The engine must complete
 /// a read after each panic. `operation` returns how often its buffer was called. The result is the number of runs that
 /// failed with an error because a driver or a blocking thread called the buffer.
+#[cfg(not(annulus_portable))]
 async fn at_each_call(
     fixture: &Fixture,
     operation: impl AsyncFn(&File, &Buffers, u32) -> io::Result<u32>,
@@ -89,6 +91,7 @@ fn for_each(test: impl AsyncFn(&Fixture)) {
     for_each_backend_with(|builder| builder.blocking_threads(1), test);
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_panicking_buffer_fails_only_its_own_read() {
     for_each(async |fixture| {
@@ -101,6 +104,7 @@ fn a_panicking_buffer_fails_only_its_own_read() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_panicking_buffer_fails_only_its_own_write() {
     for_each(async |fixture| {
@@ -115,6 +119,7 @@ fn a_panicking_buffer_fails_only_its_own_write() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_panicking_buffer_fails_only_its_own_vectored_read() {
     for_each(async |fixture| {
@@ -130,6 +135,7 @@ fn a_panicking_buffer_fails_only_its_own_vectored_read() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_panicking_buffer_fails_only_its_own_read_of_a_batch() {
     for_each(async |fixture| {
@@ -153,6 +159,7 @@ fn a_panicking_buffer_fails_only_its_own_read_of_a_batch() {
 }
 
 /// A panic drops the rest of the batch, whose other buffers panic as well.
+#[cfg(not(annulus_portable))]
 #[test]
 fn panicking_buffers_of_a_batch_end_no_process() {
     for_each(async |fixture| {

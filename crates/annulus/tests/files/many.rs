@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use annulus::buf::AlignedBuf;
+#[cfg(not(annulus_portable))]
 use annulus::fs::{Advice, Completed};
 use annulus::{BufResult, EngineError, File, OpenOptions};
 
@@ -23,6 +24,7 @@ fn block(contents: &[u8], offset: u64) -> &[u8] {
     &contents[offset as usize..][..BLOCK]
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_stream_returns_every_read_once_with_its_index_and_offset() {
     for_each_backend(async |fixture| {
@@ -84,6 +86,7 @@ fn an_empty_batch_ends_immediately() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn reads_are_added_while_others_complete() {
     for_each_backend(async |fixture| {
@@ -138,6 +141,7 @@ fn direct_buf() -> AlignedBuf {
     AlignedBuf::with_len(BLOCK, 4096)
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn pushed_reads_follow_the_whole_iterator() {
     for_each_backend(async |fixture| {
@@ -188,6 +192,7 @@ fn reads_that_are_queued_behind_an_iterator_time_out() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_window_of_one_reads_in_order_and_never_ahead() {
     for_each_backend(async |fixture| {
@@ -261,6 +266,7 @@ fn one_refused_read_does_not_harm_its_neighbours() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn cached_and_uncached_reads_mix_in_one_batch() {
     for_each_backend(async |fixture| {

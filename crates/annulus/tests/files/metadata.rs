@@ -3,10 +3,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+#[cfg(not(annulus_portable))]
 use annulus::fs::{AllocateMode, FileKind, Metadata};
 
 use crate::fixtures::{bytes, for_each_backend};
 
+#[cfg(not(annulus_portable))]
 fn same_as_stds(ours: &Metadata, theirs: &std::fs::Metadata) {
     assert_eq!(ours.len(), theirs.len());
     assert_eq!(ours.mode(), theirs.mode() & 0o7777);
@@ -26,6 +28,7 @@ fn same_as_stds(ours: &Metadata, theirs: &std::fs::Metadata) {
     assert_eq!(ours.is_dir(), theirs.is_dir());
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn metadata_by_path_and_by_descriptor_agree_with_stds() {
     for_each_backend(async |fixture| {
@@ -52,6 +55,7 @@ fn metadata_by_path_and_by_descriptor_agree_with_stds() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn the_descriptor_of_a_file_can_be_used_for_other_calls() {
     for_each_backend(async |fixture| {
@@ -67,6 +71,7 @@ fn the_descriptor_of_a_file_can_be_used_for_other_calls() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn links_are_followed_or_examined_as_requested() {
     for_each_backend(async |fixture| {
@@ -113,6 +118,7 @@ fn the_length_follows_what_is_done_to_the_file() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn storage_is_reserved_zeroed_and_released() {
     for_each_backend(async |fixture| {

@@ -112,6 +112,7 @@ fn every_combination_of_options_does_what_stds_does() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn refused_options_name_the_missing_one() {
     for_each_backend(async |fixture| {
@@ -162,6 +163,7 @@ fn create_new_has_one_winner() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn appended_writes_go_to_the_end_whatever_their_offset() {
     for_each_backend(async |fixture| {

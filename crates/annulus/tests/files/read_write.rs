@@ -225,6 +225,7 @@ fn a_durable_write_and_both_syncs_leave_the_bytes_in_the_file() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn only_durable_writes_of_buffered_files_run_on_blocking_threads() {
     for_each_backend(async |fixture| {
@@ -279,6 +280,7 @@ fn transfers_of_many_megabytes_arrive_whole() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_nop_completes_and_is_counted() {
     for_each_backend(async |fixture| {

@@ -9,6 +9,7 @@ use annulus::EngineError;
 use crate::fixtures::{bytes, for_each_backend};
 use crate::wait::DEADLINE;
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn operations_within_their_time_are_not_disturbed() {
     for_each_backend(async |fixture| {

@@ -12,6 +12,7 @@ use std::thread;
 use annulus::Engine;
 
 use crate::fixtures::{Fixture, bytes, for_each_backend};
+#[cfg(not(annulus_portable))]
 use crate::local::{is_local, warm_up};
 use crate::wait::eventually;
 
@@ -56,6 +57,7 @@ async fn read_together(fixture: &Fixture, path: &Path) -> Vec<io::Result<Vec<u8>
     results.into_iter().flatten().collect()
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_file_of_any_length_is_read_whole() {
     for_each_backend(async |fixture| {
@@ -75,6 +77,7 @@ fn a_file_of_any_length_is_read_whole() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn an_error_of_a_whole_read_is_that_of_the_kernel() {
     for_each_backend(async |fixture| {
@@ -96,6 +99,7 @@ fn an_error_of_a_whole_read_is_that_of_the_kernel() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn tasks_of_a_thread_share_the_enters_of_their_whole_reads() {
     for_each_backend(async |fixture| {
@@ -115,6 +119,7 @@ fn tasks_of_a_thread_share_the_enters_of_their_whole_reads() {
 }
 
 /// Drops reads after any number of polls, while the ring has requests of them.
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
     for_each_backend(async |fixture| {
@@ -159,6 +164,7 @@ fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
 }
 
 /// Reads that have begun, but are polled no more, do not count on the turns of others.
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_whole_read_that_is_polled_no_more_holds_up_no_other() {
     for_each_backend(async |fixture| {
@@ -202,6 +208,7 @@ fn write_pipe(path: PathBuf, contents: Vec<u8>) -> thread::JoinHandle<()> {
     })
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_pipe_is_read_to_its_end_as_std_does() {
     for_each_backend(async |fixture| {
@@ -241,6 +248,7 @@ fn a_pipe_is_read_to_its_end_as_std_does() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn files_of_proc_and_devices_are_read_whole() {
     for_each_backend(async |fixture| {
@@ -260,6 +268,7 @@ fn files_of_proc_and_devices_are_read_whole() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn a_file_that_grows_while_it_is_read_gives_a_correct_beginning() {
     for_each_backend(async |fixture| {

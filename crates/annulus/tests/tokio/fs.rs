@@ -618,6 +618,7 @@ fn a_file_outlives_its_runtime() {
     });
 }
 
+#[cfg(not(annulus_portable))]
 #[test]
 fn cached_paths_are_queried_on_the_calling_thread() {
     in_child("fs::cached_paths_are_queried_on_the_calling_thread", || {

@@ -89,6 +89,13 @@ impl Drop for Counted<'_> {
 async fn read_rest(submitter: &Submitter, file: File, mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
     let bytes = file.metadata().await?.len();
     let bytes = usize::try_from(bytes).map_err(|_| ErrorKind::OutOfMemory)?;
+    if bytes > buf.len() {
+        // Into new memory, and the first bytes again: a vector that has some already would have to be zeroed behind
+        // them, which takes about as long as the read.
+        let mut whole = Vec::new();
+        whole.try_reserve_exact(bytes.saturating_add(1))?;
+        (_, buf) = file.read_at(whole, 0).await?;
+    }
     let mut done = buf.len();
     // One more, so that a read that ends before it has reached the end of the file. Files of /proc have no length.
     let bytes = bytes.saturating_add(1).max(GROW_BYTES).max(done + 1);

@@ -27,7 +27,7 @@ use crate::sys::sqe::{Sqe, opcode};
 
 /// The buffer of a file whose length is not known, bytes. A file that fills it is left to the caller, who queries its
 /// length.
-const FIRST_BYTES: usize = (16 << 10) + 1;
+const FIRST_BYTES: usize = (64 << 10) + 1;
 
 /// Reads a whole file.
 pub struct ReadFile {

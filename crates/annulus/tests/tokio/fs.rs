@@ -389,6 +389,28 @@ fn random_steps_of_a_file_and_its_clones_are_those_of_std() {
 }
 
 #[test]
+fn a_first_read_takes_no_more_pages_than_it_asks_for() {
+    on_each_engine(
+        "a_first_read_takes_no_more_pages_than_it_asks_for",
+        async |dir| {
+            let path = dir.join("f");
+            std_fs::write(&path, [b'a'; 20_000]).unwrap();
+            let std = std_fs::File::options().write(true).open(&path).unwrap();
+            let mut file = fs::File::open(&path).await.unwrap();
+            let mut page = [0; 4096];
+            for at in [0, 8192] {
+                file.seek(SeekFrom::Start(at)).await.unwrap();
+                file.read_exact(&mut page).await.unwrap();
+                assert!(page == [b'a'; 4096]);
+                // What has not been read ahead is seen.
+                std.write_all_at(b"b", at + 4096).unwrap();
+                assert_eq!(file.read_u8().await.unwrap(), b'b', "at {at}");
+            }
+        },
+    );
+}
+
+#[test]
 fn the_position_passes_to_and_from_std() {
     on_each_engine("the_position_passes_to_and_from_std", async |dir| {
         let path = dir.join("f");

@@ -108,6 +108,9 @@ pub struct FileCursor {
     behind: Option<Arc<WriteBehind>>,
     /// Largest read, bytes; at least 1.
     read_max: usize,
+    /// The number of bytes that the caller asks for, if that is known. A block at a new position has as many, and one
+    /// that follows at least as many.
+    wanted: Option<usize>,
     /// Written bytes that wait for a write in progress, at most; at least 1.
     gathered_max: usize,
     /// A seek that has begun.
@@ -169,6 +172,7 @@ impl File {
             spare: None,
             behind: None,
             read_max: usize::MAX,
+            wanted: None,
             gathered_max: GATHERED_BYTES,
             seek: None,
             size: None,
@@ -267,8 +271,16 @@ impl FileCursor {
     /// Creates the read of a block at `offset`; `None` at the largest offset of all. Fails with `OutOfMemory` if memory
     /// for the block is short.
     fn read_block(&mut self, offset: u64, confirms: bool) -> io::Result<Option<BlockRead>> {
-        let to_boundary = self.block_bytes - to_usize(offset % BLOCK_BYTES as u64);
-        let bytes = to_boundary.min(self.read_max);
+        let into_page = to_usize(offset % BLOCK_BYTES as u64);
+        let wanted = self.wanted.map(|bytes| {
+            let end = into_page + bytes.clamp(1, CACHED_BYTES);
+            end.next_multiple_of(BLOCK_BYTES).min(CACHED_BYTES)
+        });
+        let block_bytes = match wanted {
+            Some(wanted) if self.block_bytes == FIRST_BYTES => wanted,
+            wanted => self.block_bytes.max(wanted.unwrap_or(0)),
+        };
+        let bytes = (block_bytes - into_page).min(self.read_max);
         let bytes = bytes.min(to_usize(i64::MAX as u64 - offset));
         if bytes == 0 {
             return Ok(None);
@@ -389,6 +401,12 @@ impl FileCursor {
     #[cfg(feature = "tokio")]
     pub(crate) fn set_bytes_max(&mut self, bytes: usize) {
         (self.read_max, self.gathered_max) = (bytes, bytes);
+    }
+
+    /// Tells how many bytes the next reads ask for.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn set_wanted(&mut self, bytes: usize) {
+        self.wanted = Some(bytes);
     }
 
     /// Waits until no operation is in flight. Keeps the block that was read ahead.

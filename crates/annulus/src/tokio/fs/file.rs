@@ -526,6 +526,7 @@ impl AsyncRead for File {
         let space = buf.remaining().min(self.max_buf_size);
         let this = self.get_mut();
         this.poll_cursor(context, |cursor, context| {
+            cursor.set_wanted(space);
             let copy = |from: &[u8]| buf.put_slice(from);
             byte_stream::poll_read(cursor, context, space, copy).map_ok(drop)
         })

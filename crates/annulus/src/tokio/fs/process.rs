@@ -70,7 +70,7 @@ where
 
 /// Returns the engine of the process, which all functions and files of this module use. The first call of any of them
 /// starts it, with the default settings of [`EngineBuilder`]. If io_uring cannot be set up, whatever the reason, it
-/// uses blocking threads.
+/// uses blocking threads. After a [`shutdown`](Engine::shutdown) of this engine, all operations of the process fail.
 ///
 /// ```
 /// let engine = annulus::tokio::fs::engine();

@@ -1,0 +1,356 @@
+//! `annulus::tokio::fs` beside `tokio::fs`: the same code with both, in alternating rounds, on cached files.
+//!
+//! ```text
+//! tokio_fs DIR ROUNDS [threads]      `threads`: without io_uring
+//! ```
+//!
+//! The table has the median time of an operation with each, the ratio inside a round (the median and the extremes), and
+//! the same ratio of the processor time of the process. A ratio above 1 means that Annulus is faster.
+#![allow(unsafe_code)]
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use annulus::{Backend, Engine};
+
+type Work = Pin<Box<dyn Future<Output = std::io::Result<()>> + Send>>;
+
+/// A case: its name, the number of operations of a task, the number of tasks, and the work of a task.
+struct Case {
+    name: &'static str,
+    operations: u32,
+    tasks: u32,
+    ours: fn(Arc<Files>, u32) -> Work,
+    theirs: fn(Arc<Files>, u32) -> Work,
+}
+
+const PAGE: usize = 4096;
+/// The size of the file that is read in parts, bytes.
+const LARGE_BYTES: usize = 64 << 20;
+/// The number of files of 4 KiB, which are also the entries of a directory.
+const SMALL: u32 = 10_000;
+
+/// The files of all cases.
+struct Files {
+    dir: PathBuf,
+    large: PathBuf,
+    lines: PathBuf,
+    medium: PathBuf,
+    big: PathBuf,
+}
+
+impl Files {
+    fn create(dir: &Path) -> std::io::Result<Files> {
+        let files = Files {
+            dir: dir.to_owned(),
+            large: dir.join("large"),
+            lines: dir.join("lines"),
+            medium: dir.join("medium"),
+            big: dir.join("big"),
+        };
+        std::fs::write(&files.large, vec![7; LARGE_BYTES])?;
+        std::fs::write(
+            &files.lines,
+            "a line of forty bytes, with its newline\n".repeat(100_000),
+        )?;
+        std::fs::write(&files.medium, vec![7; 64 << 10])?;
+        std::fs::write(&files.big, vec![7; 16 << 20])?;
+        std::fs::create_dir(dir.join("small"))?;
+        (0..SMALL).try_for_each(|nth| std::fs::write(files.small(nth), [7; PAGE]))?;
+        Ok(files)
+    }
+
+    fn small(&self, nth: u32) -> PathBuf {
+        self.dir.join("small").join(format!("{:05}", nth % SMALL))
+    }
+}
+
+/// The work with one of the two modules.
+macro_rules! work {
+    ($module:ident, $($fs:ident)::+) => {
+        mod $module {
+            use std::io::SeekFrom;
+            use std::sync::Arc;
+
+            use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
+
+            use super::{Files, LARGE_BYTES, PAGE, Work};
+            use $($fs)::+ as fs;
+
+            pub(super) fn pages(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    let mut file = fs::File::open(&files.large).await?;
+                    let mut page = [0; PAGE];
+                    for nth in 0..u64::from(operations) {
+                        let at = nth * 7919 * PAGE as u64 % LARGE_BYTES as u64;
+                        file.seek(SeekFrom::Start(at)).await?;
+                        file.read_exact(&mut page).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn read_small(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for nth in 0..operations {
+                        fs::read(files.small(nth * 61)).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn read_medium(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for _ in 0..operations {
+                        fs::read(&files.medium).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn read_big(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for _ in 0..operations {
+                        fs::read(&files.big).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn write_small(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for nth in 0..operations {
+                        fs::write(files.small(nth), [7; PAGE]).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn stream_8k(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(stream(files, operations, 8 << 10))
+            }
+
+            pub(super) fn stream_128k(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(stream(files, operations, 128 << 10))
+            }
+
+            async fn stream(files: Arc<Files>, operations: u32, bytes: usize) -> std::io::Result<()> {
+                let mut file = fs::File::open(&files.large).await?;
+                let mut buf = vec![0; bytes];
+                for _ in 0..operations {
+                    file.read_exact(&mut buf).await?;
+                }
+                Ok(())
+            }
+
+            pub(super) fn append(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    let mut file = fs::File::create(files.dir.join("appended")).await?;
+                    for _ in 0..operations {
+                        file.write_all(&[7; 8 << 10]).await?;
+                    }
+                    file.flush().await
+                })
+            }
+
+            pub(super) fn log(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    let mut file = fs::File::create(files.dir.join("log")).await?;
+                    for _ in 0..operations {
+                        file.write_all(&[7; 100]).await?;
+                        file.flush().await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn lines(files: Arc<Files>, _: u32) -> Work {
+                Box::pin(async move {
+                    let mut lines = BufReader::new(fs::File::open(&files.lines).await?).lines();
+                    while lines.next_line().await?.is_some() {}
+                    Ok(())
+                })
+            }
+
+            pub(super) fn list(files: Arc<Files>, _: u32) -> Work {
+                Box::pin(async move {
+                    let mut entries = fs::read_dir(files.dir.join("small")).await?;
+                    while entries.next_entry().await?.is_some() {}
+                    Ok(())
+                })
+            }
+
+            pub(super) fn metadata(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for nth in 0..operations {
+                        fs::metadata(files.small(nth * 61)).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn copy_medium(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for _ in 0..operations {
+                        fs::copy(&files.medium, files.dir.join("copy")).await?;
+                    }
+                    Ok(())
+                })
+            }
+
+            pub(super) fn rename(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    let (one, other) = (files.dir.join("one"), files.dir.join("other"));
+                    fs::write(&one, "").await?;
+                    for _ in 0..operations / 2 {
+                        fs::rename(&one, &other).await?;
+                        fs::rename(&other, &one).await?;
+                    }
+                    fs::remove_file(&one).await
+                })
+            }
+        }
+    };
+}
+
+work!(ours, annulus::tokio::fs);
+work!(theirs, tokio::fs);
+
+macro_rules! cases {
+    ($($name:literal: $work:ident, $operations:literal operations, $tasks:literal tasks;)*) => {
+        [$(Case {
+            name: $name,
+            operations: $operations,
+            tasks: $tasks,
+            ours: ours::$work,
+            theirs: theirs::$work,
+        }),*]
+    };
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (dir, rounds): (_, u32) = match &arguments[..] {
+        [dir, rounds, ..] => (Path::new(dir), rounds.parse()?),
+        _ => return Err("usage: tokio_fs DIR ROUNDS [threads]".into()),
+    };
+    if arguments
+        .get(2)
+        .is_some_and(|argument| argument == "threads")
+    {
+        let engine = Engine::builder().backend(Backend::Fallback);
+        annulus::tokio::fs::set_engine(engine.build()?)?;
+    }
+    let dir = tempfile::tempdir_in(dir)?;
+    let files = Arc::new(Files::create(&dir.path().canonicalize()?)?);
+    println!("{}", annulus::tokio::fs::engine().backend());
+    println!(
+        "| case | tasks | Annulus, µs | Tokio, µs | ratio | extremes | CPU ratio | extremes |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    for case in cases! {
+        "seek and read of 4 KiB": pages, 4000 operations, 1 tasks;
+        "seek and read of 4 KiB": pages, 100 operations, 64 tasks;
+        "whole file of 4 KiB": read_small, 2000 operations, 1 tasks;
+        "whole file of 4 KiB": read_small, 50 operations, 64 tasks;
+        "whole file of 64 KiB": read_medium, 1000 operations, 1 tasks;
+        "whole file of 64 KiB": read_medium, 20 operations, 64 tasks;
+        "whole file of 16 MiB": read_big, 10 operations, 1 tasks;
+        "AsyncRead by 8 KiB": stream_8k, 8000 operations, 1 tasks;
+        "AsyncRead by 8 KiB": stream_8k, 200 operations, 64 tasks;
+        "AsyncRead by 128 KiB": stream_128k, 500 operations, 1 tasks;
+        "AsyncRead by 128 KiB": stream_128k, 20 operations, 64 tasks;
+        "lines of 4 MB": lines, 1 operations, 1 tasks;
+        "AsyncWrite by 8 KiB": append, 2000 operations, 1 tasks;
+        "line of 100 bytes, flushed": log, 1000 operations, 1 tasks;
+        "write of a file of 4 KiB": write_small, 1000 operations, 1 tasks;
+        "write of a file of 4 KiB": write_small, 20 operations, 64 tasks;
+        "metadata": metadata, 10000 operations, 1 tasks;
+        "metadata": metadata, 200 operations, 64 tasks;
+        "read_dir of 10,000": list, 1 operations, 1 tasks;
+        "copy of 64 KiB": copy_medium, 300 operations, 1 tasks;
+        "rename": rename, 1000 operations, 1 tasks;
+    } {
+        report(&case, &files, rounds)?;
+    }
+    Ok(())
+}
+
+/// The time of an operation, and the processor time of the process for it, µs.
+type Times = [f64; 2];
+
+/// Returns the time and the processor time of the process, s.
+fn now_s() -> Times {
+    [libc::CLOCK_MONOTONIC, libc::CLOCK_PROCESS_CPUTIME_ID].map(|clock| {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` outlives the call.
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    })
+}
+
+/// Runs the tasks of a case.
+fn run(
+    case: &Case,
+    files: &Arc<Files>,
+    work: fn(Arc<Files>, u32) -> Work,
+) -> std::io::Result<Times> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        // The first operations of a runtime start its threads and rings.
+        tokio::spawn(work(Arc::clone(files), case.operations.min(10))).await??;
+        let begun = now_s();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..case.tasks {
+            tasks.spawn(work(Arc::clone(files), case.operations));
+        }
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        let (ended, operations) = (now_s(), f64::from(case.operations * case.tasks));
+        Ok([0, 1].map(|clock| (ended[clock] - begun[clock]) * 1e6 / operations))
+    })
+}
+
+fn report(case: &Case, files: &Arc<Files>, rounds: u32) -> std::io::Result<()> {
+    let mut columns = [const { Vec::new() }; 4];
+    for round in 0..rounds {
+        let mut works = [case.ours, case.theirs];
+        // Each is first in every other round.
+        works.rotate_left((round % 2) as usize);
+        let [one, other] = works;
+        let mut times = [run(case, files, one)?, run(case, files, other)?];
+        times.rotate_left((round % 2) as usize);
+        let [ours, theirs] = times;
+        let ratios = [theirs[0] / ours[0], theirs[1] / ours[1]];
+        let row = [ours[0], theirs[0], ratios[0], ratios[1]];
+        (columns.iter_mut().zip(row)).for_each(|(column, value)| column.push(value));
+    }
+    columns
+        .iter_mut()
+        .for_each(|column| column.sort_by(f64::total_cmp));
+    let median = |column: usize| columns[column][columns[column].len() / 2];
+    let extremes = |column: usize| {
+        let column = &columns[column];
+        format!("{:.2}–{:.2}", column[0], column[column.len() - 1])
+    };
+    println!(
+        "| {} | {} | {:.1} | {:.1} | {:.2} | {} | {:.2} | {} |",
+        case.name,
+        case.tasks,
+        median(0),
+        median(1),
+        median(2),
+        extremes(2),
+        median(3),
+        extremes(3),
+    );
+    Ok(())
+}

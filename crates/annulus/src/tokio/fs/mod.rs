@@ -39,6 +39,8 @@ mod open_options;
 mod process;
 #[cfg(unix)]
 mod unix;
+#[cfg(windows)]
+mod windows;
 
 use std::fs::{Metadata, Permissions};
 use std::io;
@@ -51,6 +53,8 @@ pub use dir::{DirBuilder, DirEntry, ReadDir, read_dir};
 pub use file::File;
 pub use open_options::OpenOptions;
 pub use process::{engine, set_engine};
+#[cfg(windows)]
+pub use windows::{symlink_dir, symlink_file};
 
 /// Reads a whole file.
 ///

@@ -45,6 +45,8 @@ mod metadata;
 mod open;
 #[cfg(not(annulus_portable))]
 mod polling;
+#[cfg(annulus_portable)]
+mod portable;
 mod read_write;
 mod send;
 #[cfg(not(annulus_portable))]

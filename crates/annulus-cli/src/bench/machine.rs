@@ -216,6 +216,7 @@ fn number(path: &Path) -> Option<u64> {
 
 /// The processor time so far of this process and of the machine, and the time stolen by the hypervisor. The time of
 /// children counts once they have ended.
+#[derive(Clone, Copy)]
 pub(crate) struct Usage {
     own_cpu_ns: u64,
     children_ticks: u64,

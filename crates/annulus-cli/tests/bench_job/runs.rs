@@ -51,6 +51,18 @@ fn a_name_is_shown_and_an_escaped_colon_is_part_of_one_file() {
     assert!(output.out.contains("[shown] psync read"), "{}", output.out);
 }
 
+/// The thread that watches the clones must not take away the start that they wait for.
+#[test]
+fn many_short_clones_start_together_and_all_of_them_end() {
+    let workspace = Workspace::new();
+    workspace.job("[clones]\nnumjobs=64\nsize=4k\n");
+    let output = workspace.run(&["--repeat", "5", "--json", "own.json"]);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    for run in workspace.json("own.json")["runs"].as_array().unwrap() {
+        assert_eq!(run["sample"]["read"]["ops"], 64);
+    }
+}
+
 const MANY_KEYS: &str = "\
 [global]
 thread

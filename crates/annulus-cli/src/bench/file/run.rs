@@ -314,8 +314,9 @@ impl Watch {
         if !self.patiently(|watch| watch.started || watch.is_over()) {
             return Err(self.hangs("to set itself up"));
         }
-        let mut arrived = stage.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = arrived.start.take();
+        // The other parts may not have seen it yet, so it stays.
+        let arrived = stage.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = arrived.start;
         drop(arrived);
         let (mut before_ns, mut before) = start.unwrap_or_else(|| (stage.now_ns(), Usage::now()));
         match (window, shared.first()) {

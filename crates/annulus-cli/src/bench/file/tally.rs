@@ -21,7 +21,16 @@ pub(crate) struct Direction {
 
 impl Direction {
     pub(crate) fn new() -> Direction {
-        let latency = match Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS) {
+        Direction::with(LATENCY_NS_MAX, LATENCY_DIGITS)
+    }
+
+    /// Returns an unused direction, which takes little memory. A run may have thousands of workers.
+    fn unused() -> Direction {
+        Direction::with(2, 0)
+    }
+
+    fn with(longest_ns: u64, digits: u8) -> Direction {
+        let latency = match Histogram::new_with_bounds(1, longest_ns, digits) {
             Ok(histogram) => histogram,
             Err(error) => {
                 unreachable!("the bounds are constants that the library accepts: {error}")
@@ -48,7 +57,7 @@ impl Direction {
         self.bytes += other.bytes;
         self.latency_sum_ns += other.latency_sum_ns;
         if !other.latency.is_empty() {
-            // All histograms have the same bounds, so adding cannot fail.
+            // All used histograms have the same bounds, so adding cannot fail.
             let _ = self.latency.add(&other.latency);
         }
     }
@@ -80,9 +89,26 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Returns the tally of a worker that writes this share of its operations.
+    pub(crate) fn of_worker(write_percent: u8) -> Tally {
+        let mut tally = Tally::of([Direction::unused(), Direction::unused()]);
+        if write_percent < 100 {
+            tally.directions[0] = Direction::new();
+        }
+        if write_percent > 0 {
+            tally.directions[1] = Direction::new();
+        }
+        tally
+    }
+
+    /// Returns an empty sum.
     pub(crate) fn new() -> Tally {
+        Tally::of([Direction::new(), Direction::new()])
+    }
+
+    fn of(directions: [Direction; 2]) -> Tally {
         Tally {
-            directions: [Direction::new(), Direction::new()],
+            directions,
             completions: 0,
             checked: 0,
             verified: 0,

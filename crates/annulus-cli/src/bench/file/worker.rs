@@ -55,7 +55,7 @@ struct Pace {
 impl BenchWorker {
     pub(crate) fn new(shared: Arc<Shared>, index: u64) -> BenchWorker {
         let work = &shared.work;
-        let mut tally = Tally::new();
+        let mut tally = Tally::of_worker(work.write_percent);
         tally.written = match work.pick {
             Pick::Written(_) => None,
             _ => work.written(),

@@ -18,7 +18,6 @@ use crate::bench::progress::Progress;
 use crate::fault::Fault;
 use crate::report::Pictures;
 
-mod annulus;
 mod external;
 mod files;
 mod keys;

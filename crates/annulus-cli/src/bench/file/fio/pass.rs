@@ -9,13 +9,13 @@ use annulus_baselines::{
     Failure, LinuxAio, MappedFile, Pread, Registered, Ring, Setup, SubmitPolicy,
 };
 
-use super::annulus::OnAnnulus;
 use super::files::{self, CloneFiles, Files};
 use super::options::{Engine, Kind, Options};
 use super::plan::{Job, Plan};
 use crate::bench::file::order::{Order, OrderSpec, mix};
 use crate::bench::file::run::{self, AnyVariant, Ended, Part, RunFailure, Window};
 use crate::bench::file::tally::Tally;
+use crate::bench::file::variant::annulus::Annulus;
 use crate::bench::file::work::{Check, Lengths, Pick, Work};
 use crate::fault::Fault;
 
@@ -161,7 +161,7 @@ fn part(job: &Job, clone_files: &CloneFiles, who: Who, seed: u64) -> Result<Part
         work: work(options, clone_files, seed),
         variant: match who {
             Who::Job => own_engine(options, depth),
-            Who::Annulus => Arc::new(OnAnnulus::new(options)),
+            Who::Annulus => on_annulus(options),
         },
         fsync: options.end_fsync,
         read_back: options.do_verify.then(|| {
@@ -238,6 +238,16 @@ fn rate(options: &Options, side: usize) -> u64 {
         0 => options.rate[side],
         ios => ios.saturating_mul(options.lengths[side].least()),
     }
+}
+
+/// Returns Annulus with the io_uring keys of the job: registered memory, a polled submission queue, a polled device.
+fn on_annulus(options: &Options) -> AnyVariant {
+    let ring = options.engine == Engine::IoUring;
+    Arc::new(Annulus::of_job(
+        ring && options.sqthread_poll,
+        ring && options.hipri,
+        ring && options.fixedbufs,
+    ))
 }
 
 /// Returns the engine that the job names, with fio's batching.

@@ -55,6 +55,7 @@ enum Polling {
     Submissions,
     /// The driver polls the device for completions.
     Completions,
+    Both,
 }
 
 /// A variant of Annulus.
@@ -67,6 +68,8 @@ pub(crate) struct Annulus {
     memory: Memory,
     polling: Polling,
     backend: Backend,
+    /// With the limits of a job, and the default time before a polling thread sleeps.
+    of_job: bool,
 }
 
 const PLAIN: Annulus = Annulus {
@@ -77,6 +80,7 @@ const PLAIN: Annulus = Annulus {
     memory: Memory::Plain,
     polling: Polling::Off,
     backend: Backend::Auto,
+    of_job: false,
 };
 
 const MANY: Annulus = Annulus {
@@ -146,12 +150,42 @@ impl Annulus {
         ]
     }
 
-    fn builder(&self) -> EngineBuilder {
-        let builder = Engine::builder().backend(self.backend);
+    /// Returns the variant for jobs of job files, with the settings that the job requests: one task per operation in
+    /// flight, on a ring that the calling thread drives.
+    pub(crate) fn of_job(sqpoll: bool, iopoll: bool, arena: bool) -> Annulus {
+        Annulus {
+            name: "annulus",
+            about: "a task per operation in flight, the submitting thread drives the ring",
+            memory: if arena { Memory::Arena } else { Memory::Plain },
+            polling: match (sqpoll, iopoll) {
+                (true, true) => Polling::Both,
+                (true, false) => Polling::Submissions,
+                (false, true) => Polling::Completions,
+                (false, false) => Polling::Off,
+            },
+            of_job: true,
+            asking: Asking::Tasks,
+            ..OWN
+        }
+    }
+
+    fn builder(&self, job: &Job) -> EngineBuilder {
+        let mut builder = Engine::builder().backend(self.backend);
+        let mut sqpoll = SqPoll::new();
+        if self.of_job {
+            let depth = u32::try_from(job.depth).unwrap_or(u32::MAX);
+            let bytes = (job.depth * job.block_bytes) as u64;
+            builder = builder
+                .max_in_flight(depth.max(IN_FLIGHT as u32))
+                .max_in_flight_bytes(bytes.max(IN_FLIGHT_BYTES as u64));
+        } else {
+            sqpoll = sqpoll.idle(SQPOLL_IDLE);
+        }
         match self.polling {
             Polling::Off => builder,
-            Polling::Submissions => builder.sqpoll(SqPoll::new().idle(SQPOLL_IDLE)),
+            Polling::Submissions => builder.sqpoll(sqpoll),
             Polling::Completions => builder.iopoll(true),
+            Polling::Both => builder.sqpoll(sqpoll).iopoll(true),
         }
     }
 
@@ -228,8 +262,8 @@ impl<B: Bench> Variant<B> for Annulus {
             Driving::Handed(drivers) => drivers,
             Driving::Own => Some(1),
         };
-        let opened = Opened::new(job, drivers, self.builder())?;
-        if self.polling == Polling::Completions {
+        let opened = Opened::new(job, drivers, self.builder(job))?;
+        if matches!(self.polling, Polling::Completions | Polling::Both) {
             let support = opened.target.files[0].poll_support();
             support.map_err(|why| Failure::Unavailable(why.to_string()))?;
         }

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::run::{AnyVariant, Harness};
 use crate::fault::Fault;
 
-mod annulus;
+pub(crate) mod annulus;
 mod direct;
 mod null;
-pub(crate) mod submit;
+mod submit;
 mod tokio;
 
 /// The variant that every repeat measures, so that a hand-written ring is always available for comparison.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use annulus::buf::AlignedBuf;
+use annulus::buf::{AlignedBuf, Slice};
 use annulus::{BufError, Engine, File, IoBufMut};
 use annulus_baselines::{Failure, Job, Op, Worker};
 use futures_executor::LocalPool;
@@ -59,8 +59,9 @@ pub(crate) fn tasks<L: Worker, B: Buffer>(
     let mut pool = LocalPool::new();
     let spawner = pool.spawner();
     for buffer in buffers {
+        let task = task(Arc::clone(target), Rc::clone(&worker), buffer);
         spawner
-            .spawn_local(task(Arc::clone(target), Rc::clone(&worker), buffer))
+            .spawn_local(async { drop(task.await) })
             .map_err(|error| Failure::Failed(format!("spawning a task: {error}")))?;
     }
     pool.run();
@@ -69,36 +70,47 @@ pub(crate) fn tasks<L: Worker, B: Buffer>(
     Ok(worker.into_inner())
 }
 
-/// Runs the tasks of [`tasks`] as one future, for a thread that drives the ring itself.
+/// Runs the tasks of [`tasks`] as one future, for a thread that drives the ring itself. If the rate of a job requires a
+/// pause, all tasks end, the thread sleeps, and they start again.
 pub(crate) async fn tasks_on<L: Worker, B: Buffer>(
     target: &Arc<Target>,
     worker: L,
-    buffers: Vec<B>,
+    mut buffers: Vec<B>,
 ) -> Result<L, Failure> {
     let worker = Rc::new(RefCell::new(worker));
-    let all: FuturesUnordered<_> = buffers
-        .into_iter()
-        .map(|buffer| task(Arc::clone(target), Rc::clone(&worker), buffer))
-        .collect();
-    all.collect::<()>().await;
+    loop {
+        let all: FuturesUnordered<_> = buffers
+            .drain(..)
+            .map(|buffer| task(Arc::clone(target), Rc::clone(&worker), buffer))
+            .collect();
+        buffers = all.filter_map(std::future::ready).collect().await;
+        let later = worker.borrow().later();
+        match later {
+            // Nothing is in flight, so sleeping delays no completion.
+            Some(pause) if !buffers.is_empty() => std::thread::sleep(pause),
+            _ => break,
+        }
+    }
     let worker = Rc::into_inner(worker)
         .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
     Ok(worker.into_inner())
 }
 
-async fn task<L: Worker, B: Buffer>(target: Arc<Target>, worker: Rc<RefCell<L>>, mut buffer: B) {
+/// Runs operations until the worker has none. Returns the buffer, unless an operation lost it.
+async fn task<L: Worker, B: Buffer>(
+    target: Arc<Target>,
+    worker: Rc<RefCell<L>>,
+    mut buffer: B,
+) -> Option<B> {
     loop {
         // A separate statement, because the borrow must end before the task waits.
         let next = worker.borrow_mut().next();
-        let Some(op) = next else { return };
+        let Some(op) = next else { return Some(buffer) };
         if op.write {
-            worker.borrow().fill(&op, &mut buffer);
+            worker.borrow().fill(&op, &mut buffer[..op.bytes as usize]);
         }
         let result = submit(&target, &op, buffer).await;
-        match finish(&mut *worker.borrow_mut(), op, result) {
-            Some(back) => buffer = back,
-            None => return,
-        }
+        buffer = finish(&mut *worker.borrow_mut(), op, result)?;
     }
 }
 
@@ -112,13 +124,18 @@ pub(crate) async fn submit<B: Buffer>(target: &Target, op: &Op, buffer: B) -> Su
         };
     }
     let file = &target.files[op.file as usize];
+    // Some operations of a job are shorter than its longest.
+    let buffer = buffer.subslice(..op.bytes as usize);
     let result = match (op.write, target.durable) {
         (false, _) => file.read_at(buffer, op.offset).await,
         (true, false) => file.write_at(buffer, op.offset).await,
         (true, true) => (file.write_all_durable_at(buffer, op.offset).await)
             .map(|buffer| (buffer.len(), buffer)),
     };
-    result.map_err(BufError::into_parts)
+    match result.map_err(BufError::into_parts) {
+        Ok((count, buffer)) => Ok((count, buffer.into_inner())),
+        Err((error, buffer)) => Err((error, buffer.map(Slice::into_inner))),
+    }
 }
 
 /// Reads a whole file by one call, and copies it into `buffer`, as all variants do.
@@ -186,7 +203,7 @@ pub(crate) fn finish<L: Worker, B: Buffer>(
 ) -> Option<B> {
     match result {
         Ok((count, buffer)) => {
-            worker.finish(op, Ok(count), &buffer[..]);
+            worker.finish(op, Ok(count), &buffer[..op.bytes as usize]);
             Some(buffer)
         }
         Err((error, buffer)) => {

@@ -15,6 +15,12 @@ pub(crate) mod forked {
     pub(crate) fn process() -> u64 {
         std::process::id().into()
     }
+
+    /// Returns whether this process was created by a fork, which is known on Linux only.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_child() -> bool {
+        false
+    }
 }
 
 #[allow(dead_code, reason = "a cursor needs more of them")]

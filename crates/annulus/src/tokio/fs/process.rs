@@ -1,7 +1,10 @@
 //! The engine of the process.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::OnceLock;
+
+use tokio::runtime::Handle;
 
 use crate::engine::{Engine, EngineBuilder};
 use crate::sys::forked;
@@ -59,12 +62,25 @@ pub(super) fn of_process() -> &'static Engine {
     }
 }
 
-/// Runs `work` on a blocking thread of the engine. If the future is dropped, work that has begun runs to its end.
+/// Runs `work` on a blocking thread: of the runtime, as Tokio does, or outside of one on a thread of the engine. If the
+/// future is dropped, work that has begun runs to its end.
 pub(super) async fn run_blocking<T, W>(work: W) -> io::Result<T>
 where
     T: Send + 'static,
     W: FnOnce() -> io::Result<T> + Send + 'static,
 {
+    // In a forked child, the runtime may be its parent's, whose threads do not exist there.
+    if let Ok(runtime) = Handle::try_current()
+        && !forked::is_child()
+    {
+        return match runtime.spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            Err(_) => Err(io::Error::other(
+                "the operation was not begun, because its Tokio runtime has ended; use another runtime",
+            )),
+        };
+    }
     of_process().run_blocking(work).await
 }
 

@@ -1,7 +1,8 @@
-//! `annulus::tokio::fs` beside `tokio::fs`: the same code with both, in alternating rounds, on cached files.
+//! `annulus::tokio::fs` beside `tokio::fs`: the same code with both, in alternating rounds, on cached files; run by
+//! `bench/tokio-fs`.
 //!
 //! ```text
-//! tokio_fs DIR ROUNDS [threads]      `threads`: without io_uring
+//! tokio_fs DIR ROUNDS [threads] [CASE]      `threads`: without io_uring; CASE: a part of a case's name
 //! ```
 //!
 //! The table has the median time of an operation with each, the ratio inside a round (the median and the extremes), and
@@ -234,12 +235,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (dir, rounds): (_, u32) = match &arguments[..] {
         [dir, rounds, ..] => (Path::new(dir), rounds.parse()?),
-        _ => return Err("usage: tokio_fs DIR ROUNDS [threads]".into()),
+        _ => return Err("usage: tokio_fs DIR ROUNDS [threads] [CASE]".into()),
     };
-    if arguments
-        .get(2)
-        .is_some_and(|argument| argument == "threads")
-    {
+    let without_rings = arguments.iter().any(|argument| argument == "threads");
+    let part = arguments.get(2 + usize::from(without_rings));
+    if without_rings {
         let engine = Engine::builder().backend(Backend::Fallback);
         annulus::tokio::fs::set_engine(engine.build()?)?;
     }
@@ -273,7 +273,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         "copy of 64 KiB": copy_medium, 300 operations, 1 tasks;
         "rename": rename, 1000 operations, 1 tasks;
     } {
-        report(&case, &files, rounds)?;
+        if part.is_none_or(|part| case.name.contains(part)) {
+            report(&case, &files, rounds)?;
+        }
     }
     Ok(())
 }

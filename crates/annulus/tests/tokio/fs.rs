@@ -402,7 +402,7 @@ fn a_first_read_takes_no_more_pages_than_it_asks_for() {
                 file.seek(SeekFrom::Start(at)).await.unwrap();
                 file.read_exact(&mut page).await.unwrap();
                 assert!(page == [b'a'; 4096]);
-                // What has not been read ahead is seen.
+                // The change is behind the page that was read.
                 std.write_all_at(b"b", at + 4096).unwrap();
                 assert_eq!(file.read_u8().await.unwrap(), b'b', "at {at}");
             }

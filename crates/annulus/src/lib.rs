@@ -197,6 +197,11 @@ struct Readme;
 struct GuideGettingStarted;
 
 /// The Rust code of a page of the guide as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/libraries.md")]
+struct GuideLibraries;
+
+/// The Rust code of a page of the guide as doctests.
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../../../docs/guide/files.md")]
 struct GuideFiles;

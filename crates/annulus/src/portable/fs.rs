@@ -222,7 +222,10 @@ impl File {
         let File { file, pool, .. } = self;
         match Arc::try_unwrap(file) {
             Ok(file) => {
-                let close = pool.op::<Close, _>(move || Ok(drop(file)));
+                let close = pool.op::<Close, _>(move || {
+                    drop(file);
+                    Ok(())
+                });
                 close.await.map(|()| Closed::Now)
             }
             Err(_shared) => Ok(Closed::Deferred),

@@ -33,6 +33,8 @@ mod program;
 mod send_errors;
 #[path = "../../src/sockopt_effects.rs"]
 mod sockopt_effects;
+// Miri has no `poll`.
+#[cfg(not(miri))]
 mod tcp_poll;
 #[allow(dead_code, reason = "its own tests do without some of it")]
 #[path = "../../src/token.rs"]

@@ -73,6 +73,7 @@ impl Inner {
     }
 
     /// Forgets sent and deferred bytes. `is_whole`: all gathered entries of the cycle were pushed.
+    #[inline]
     pub(crate) fn forget_sent(&mut self, is_whole: bool) {
         let mut queued = std::mem::take(&mut self.queued);
         queued.retain(|&fd| {
@@ -99,6 +100,7 @@ impl Inner {
     }
 
     /// Returns the event of which a completion with this token informs. No other place compares generations.
+    #[inline(always)]
     fn event(&self, token: u64) -> Event {
         let (kind, generation, fd) = token::parts(token);
         let connection = || {

@@ -31,6 +31,10 @@ pub(crate) struct BenchWorker {
     now_ns: u64,
     /// The start of the measured time; zero until this worker has read it.
     measured_from_ns: u64,
+    /// The length of all operations, if they are blocks of an order without limits and rates.
+    plain_bytes: Option<u64>,
+    /// The contents to check, if a job does not verify them.
+    contents: Option<Contents>,
     pace: Option<Pace>,
     /// The position of the next operation in each file, for reads and for writes.
     next_at: [Vec<u64>; 2],
@@ -40,6 +44,8 @@ pub(crate) struct BenchWorker {
     cpu_ns: u64,
     tally: Tally,
     scratch: Vec<u8>,
+    /// The difference that a job's `verify` has found in the last completion.
+    difference: Option<String>,
 }
 
 /// The bytes and operations requested since the start, for the limits and the rates of the work.
@@ -76,7 +82,21 @@ impl BenchWorker {
             Pick::InTurn => vec![0; work.files],
             _ => Vec::new(),
         };
+        let is_plain = !work.is_paced() && tally.written.is_none();
         BenchWorker {
+            plain_bytes: match (&work.pick, &work.lengths) {
+                (Pick::Order(_), [Lengths::Fixed(reads), Lengths::Fixed(writes)])
+                    if is_plain && reads == writes && *reads == work.block_bytes =>
+                {
+                    Some(*reads)
+                }
+                _ => None,
+            },
+            contents: match work.check {
+                Check::Contents(contents, _) => Some(contents),
+                Check::Length | Check::Verify(..) => None,
+            },
+            difference: None,
             lease: Lease::default(),
             rng: Rng::with_seed(work.seed ^ index),
             now_ns: 0,
@@ -177,26 +197,29 @@ impl BenchWorker {
     }
 
     /// Chooses a file, and an offset within its used part.
-    #[inline]
     fn place(&mut self, direction: usize, bytes: u64) -> Option<(usize, u64)> {
-        let block = match &self.shared.work.pick {
-            Pick::Order(_) => self.next_block()?,
+        match &self.shared.work.pick {
+            Pick::Order(_) => self.next_block().map(|block| self.place_of(block)),
             Pick::Written(written) => {
                 let block = written.next_from(self.next_written)?;
                 self.next_written = block + 1;
-                block
+                Some(self.place_of(block))
             }
-            Pick::Anywhere | Pick::InTurn => return Some(self.place_anywhere(direction, bytes)),
-        };
+            Pick::Anywhere | Pick::InTurn => Some(self.place_anywhere(direction, bytes)),
+        }
+    }
+
+    #[inline]
+    fn place_of(&self, block: u64) -> (usize, u64) {
         let work = &self.shared.work;
-        Some(match work.files {
+        match work.files {
             1 => (0, block * work.block_bytes),
             _ => {
                 let per_file = self.shared.blocks_per_file;
                 let file = (block / per_file) as usize;
                 (file, block % per_file * work.block_bytes)
             }
-        })
+        }
     }
 
     fn place_anywhere(&mut self, direction: usize, bytes: u64) -> (usize, u64) {
@@ -233,9 +256,15 @@ impl BenchWorker {
         }
     }
 
-    /// Counts what is requested, for the limits and for reading it back.
+    /// Chooses an operation by the rules of a job, and counts it for its limits and for reading it back.
     #[cold]
-    fn count(&mut self, direction: usize, bytes: u64, file: usize, at: u64) {
+    fn next_of_job(&mut self) -> Option<Op> {
+        let direction = match self.pace.is_some() {
+            false => self.direction(),
+            true => self.allowed()?,
+        };
+        let bytes = self.length(direction);
+        let (file, at) = self.place(direction, bytes)?;
         if let Some(pace) = &mut self.pace {
             pace.bytes[direction] += bytes;
             pace.ops += 1;
@@ -244,46 +273,57 @@ impl BenchWorker {
             let block = at / self.shared.work.block_bytes;
             written.add(file as u64 * self.shared.blocks_per_file + block);
         }
+        Some(self.op(direction, bytes, (file, at)))
     }
 
-    /// Checks the content of a completion of the right length, or keeps a sample for later. Returns what is wrong.
     #[inline]
-    fn mismatch<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> Option<String> {
-        match self.shared.work.check {
-            Check::Contents(Contents::Tagged { seed, unit_bytes }, _) if !op.write => {
+    fn op(&self, direction: usize, bytes: u64, (file, at): (usize, u64)) -> Op {
+        Op {
+            file: file as u32,
+            bytes: bytes as u32,
+            offset: self.shared.work.offset_bytes + at,
+            write: direction == 1,
+            started_ns: self.now_ns,
+        }
+    }
+
+    /// Checks the content of a completion of the right length, or keeps a sample for later. Returns `false` if it is
+    /// wrong.
+    #[inline]
+    fn content_matches<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> bool {
+        match self.contents {
+            Some(Contents::Tagged { seed, unit_bytes }) if !op.write => {
                 let bytes = u64::from(op.bytes);
                 let at = self.shared.work.dataset_offset(op);
                 let matches = check::tags_match(data, at, bytes, seed, unit_bytes);
                 if bytes >= UNITS_RECLOCK * unit_bytes {
                     self.now_ns = self.shared.now_ns();
                 }
-                (!matches).then(|| "the bytes are not those of this offset".into())
+                matches
             }
-            Check::Contents(..) => {
+            Some(_) => {
                 if self.tally.completions % SAMPLE_EVERY == 1 {
                     self.sample(op, data);
                 }
-                None
+                true
             }
-            Check::Verify(..) if !op.write => self.verify(op, data),
-            Check::Verify(..) | Check::Length => None,
+            None => op.write || self.verifies(op, data),
         }
     }
 
+    /// Checks the content of a read as the job requests it.
     #[cold]
-    fn verify<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> Option<String> {
-        if !data.copy_to(&mut self.scratch) {
-            return Some("the engine has no bytes to show".into());
-        }
-        self.tally.verified += 1;
-        let mismatch = match &self.shared.work.check {
-            Check::Verify(kind, pattern) => {
-                verify::check(kind, pattern, op.offset, &self.scratch).err()
-            }
-            _ => None,
+    fn verifies<A: Completed + ?Sized>(&mut self, op: &Op, data: &A) -> bool {
+        let Check::Verify(kind, pattern) = &self.shared.work.check else {
+            return true;
         };
+        self.difference = match data.copy_to(&mut self.scratch) {
+            true => verify::check(kind, pattern, op.offset, &self.scratch).err(),
+            false => Some("the engine has no bytes to show".into()),
+        };
+        self.tally.verified += 1;
         self.now_ns = self.shared.now_ns();
-        mismatch
+        self.difference.is_none()
     }
 
     #[cold]
@@ -312,18 +352,26 @@ impl BenchWorker {
     }
 
     #[cold]
-    fn record_failure(&mut self, op: &Op, text: &str, is_error: bool) {
+    fn record_failure(&mut self, op: &Op, result: &io::Result<usize>) {
         let verb = if op.write { "write" } else { "read" };
         let file = match self.shared.work.files {
             1 => String::new(),
             _ => format!(" of file {}", op.file),
         };
+        let text = match (result, self.difference.take()) {
+            (Err(error), _) => error.to_string(),
+            (Ok(_), Some(difference)) => difference,
+            (Ok(count), None) if *count != op.bytes as usize => {
+                format!("{count} bytes instead of {}", op.bytes)
+            }
+            (Ok(_), None) => "the bytes are not those of this offset".into(),
+        };
         if self.shared.work.timeline && self.is_measured(self.now_ns) {
             self.tally.recorder.error(self.now_ns);
         }
-        match is_error {
-            true => self.tally.errors += 1,
-            false => self.tally.wrong += 1,
+        match result {
+            Err(_) => self.tally.errors += 1,
+            Ok(_) => self.tally.wrong += 1,
         }
         (self.tally.first_failure)
             .get_or_insert_with(|| format!("{verb} at offset {}{file}: {text}", op.offset));
@@ -353,22 +401,12 @@ impl Worker for BenchWorker {
             self.shared.calls.ended();
             return None;
         }
-        let direction = match self.pace.is_some() {
-            false => self.direction(),
-            true => self.allowed()?,
+        let Some(bytes) = self.plain_bytes else {
+            return self.next_of_job();
         };
-        let bytes = self.length(direction);
-        let (file, at) = self.place(direction, bytes)?;
-        if self.pace.is_some() || self.tally.written.is_some() {
-            self.count(direction, bytes, file, at);
-        }
-        Some(Op {
-            file: file as u32,
-            bytes: bytes as u32,
-            offset: self.shared.work.offset_bytes + at,
-            write: direction == 1,
-            started_ns: self.now_ns,
-        })
+        let block = self.next_block()?;
+        let direction = self.direction();
+        Some(self.op(direction, bytes, self.place_of(block)))
     }
 
     fn later(&self) -> Option<Duration> {
@@ -388,16 +426,9 @@ impl Worker for BenchWorker {
         let now = self.shared.now_ns();
         self.now_ns = now;
         self.tally.completions += 1;
-        match result {
-            Ok(count) if count == op.bytes as usize => {}
-            Ok(count) => {
-                let text = format!("{count} bytes instead of {}", op.bytes);
-                return self.record_failure(&op, &text, false);
-            }
-            Err(error) => return self.record_failure(&op, &error.to_string(), true),
-        }
-        if let Some(text) = self.mismatch(&op, data) {
-            return self.record_failure(&op, &text, false);
+        let complete = matches!(result, Ok(count) if count == op.bytes as usize);
+        if !(complete && self.content_matches(&op, data)) {
+            return self.record_failure(&op, &result);
         }
         self.tally.checked += 1;
         if self.is_measured(now) {
@@ -419,10 +450,7 @@ impl Worker for BenchWorker {
 
     fn ideal_result(&self, op: &Op) -> impl Completed + use<> {
         Ideal {
-            contents: match self.shared.work.check {
-                Check::Contents(contents, _) => contents,
-                _ => Contents::Unknown,
-            },
+            contents: self.contents.unwrap_or(Contents::Unknown),
             dataset_offset: self.shared.work.dataset_offset(op),
         }
     }

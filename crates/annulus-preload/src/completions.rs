@@ -99,7 +99,8 @@ impl Inner {
         }
     }
 
-    /// Returns the event of which a completion with this token informs. No other place compares generations.
+    /// Returns the event of which a completion with this token informs. Of the code for completions, only this compares
+    /// generations.
     #[inline(always)]
     fn event(&self, token: u64) -> Event {
         let (kind, generation, fd) = token::parts(token);

@@ -67,8 +67,6 @@ struct PoolShared {
 #[derive(Default)]
 struct Inside {
     state: Mutex<PoolState>,
-    /// Signals new work, or the end of the pool.
-    work: Condvar,
     /// Signals a new deadline to the timer thread.
     clock: Condvar,
     /// Signals that a thread or an operation has ended.
@@ -79,10 +77,11 @@ struct Inside {
 struct PoolState {
     queue: Queue,
     threads: usize,
-    /// Threads that have been started but have not looked for work yet.
+    /// Threads that have been started or woken but have not looked for work yet.
     coming: usize,
-    /// Threads that wait for work.
-    idle: usize,
+    /// Threads that wait for work. The last one is woken first: its stack and its processor's caches are the warmest,
+    /// and the others may end.
+    idle: Vec<Arc<Condvar>>,
     clock_runs: bool,
     in_flight: u32,
     in_flight_bytes: u64,
@@ -99,12 +98,21 @@ unsafe impl Send for PoolState {}
 impl Wake for Arc<Inside> {
     fn wake(&self, why: Why) {
         // The lock is held so that a thread between its last check and its wait is not missed.
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         match why {
             // An idle thread is awake already, or about to be.
-            Why::Deadline if state.idle > 0 => {}
+            Why::Deadline if state.coming > 0 || !state.idle.is_empty() => {}
             Why::Deadline => self.clock.notify_one(),
-            Why::Work | Why::Arenas | Why::Stop => self.work.notify_one(),
+            Why::Work | Why::Arenas | Why::Stop => state.wake_one(),
+        }
+    }
+}
+
+impl PoolState {
+    fn wake_one(&mut self) {
+        if let Some(thread) = self.idle.pop() {
+            self.coming += 1;
+            thread.notify_one();
         }
     }
 }
@@ -197,6 +205,7 @@ impl PoolShared {
         size_limit::block_signal();
         self.config.affinity.iter().for_each(Affinity::apply);
         let mut done = Done::default();
+        let wake_up = Arc::new(Condvar::new());
         let mut state = lock(&self.inside.state);
         state.coming -= 1;
         loop {
@@ -224,7 +233,7 @@ impl PoolShared {
                 }
                 continue;
             }
-            let (guard, keep) = self.idle(state);
+            let (guard, keep) = self.idle(state, &wake_up);
             state = guard;
             if !keep {
                 break;
@@ -238,26 +247,32 @@ impl PoolShared {
     fn idle<'a>(
         &'a self,
         mut state: MutexGuard<'a, PoolState>,
+        wake_up: &Arc<Condvar>,
     ) -> (MutexGuard<'a, PoolState>, bool) {
         if !self.handle.may_sleep() {
             return (state, true);
         }
-        state.idle += 1;
-        let waited = self.inside.work.wait_timeout(state, IDLE_MAX);
+        state.idle.push(Arc::clone(wake_up));
+        let waited = wake_up.wait_timeout(state, IDLE_MAX);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.idle -= 1;
+        let own = (state.idle.iter()).position(|other| Arc::ptr_eq(other, wake_up));
+        match own {
+            Some(own) => drop(state.idle.remove(own)),
+            None => state.coming -= 1,
+        }
         // The last idle thread stays: submissions wake it, and the others may be busy indefinitely.
-        let keep = !waited.timed_out() || state.idle == 0 || !state.queue.pending.is_empty();
+        let is_woken = own.is_none() || !waited.timed_out();
+        let keep = is_woken || state.idle.is_empty() || !state.queue.pending.is_empty();
         (state, keep)
     }
 
     /// Makes sure that another thread handles waiting operations and the next submission. Called before this thread
     /// runs an operation.
     fn call_others(self: &Arc<Self>, state: &mut PoolState) {
-        if state.idle == 0 {
+        if state.idle.is_empty() {
             self.call_one_more(state);
         } else if !state.queue.pending.is_empty() || !self.handle.may_sleep() {
-            self.inside.work.notify_one();
+            state.wake_one();
         }
     }
 
@@ -412,7 +427,7 @@ impl PoolShared {
             state.queue.refuse(&self.handle, &mut done);
             self.close_cancels(&mut state, &mut done);
         }
-        self.inside.work.notify_all();
+        state.idle.iter().for_each(|thread| thread.notify_one());
         self.inside.clock.notify_all();
         drop(state);
         done.deliver(&self.handle);

@@ -32,8 +32,6 @@ pub(crate) struct Pool(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// There is work, or the engine has ended.
-    work: Condvar,
     /// The first time has changed.
     times: Condvar,
     /// No job runs.
@@ -50,7 +48,11 @@ struct State {
     timers: BTreeMap<Timer, Arc<dyn Job>>,
     last_timer: u64,
     threads: usize,
-    idle: usize,
+    /// Threads that were woken and have not looked for work yet.
+    coming: usize,
+    /// Threads that wait for work. The last one is woken first: its stack and its processor's caches are the warmest,
+    /// and the others may end.
+    idle: Vec<Arc<Condvar>>,
     running: usize,
     has_watch: bool,
     ended: bool,
@@ -62,11 +64,19 @@ impl std::fmt::Debug for State {
     }
 }
 
+impl State {
+    /// Wakes an idle thread, if there is one.
+    fn wake_one(&mut self) -> bool {
+        let thread = self.idle.pop();
+        self.coming += usize::from(thread.is_some());
+        thread.inspect(|thread| thread.notify_one()).is_some()
+    }
+}
+
 impl Pool {
     pub(crate) fn new(threads_max: usize, drain_timeout: Duration) -> Pool {
         Pool(Arc::new(Shared {
             state: Mutex::default(),
-            work: Condvar::new(),
             times: Condvar::new(),
             drained: Condvar::new(),
             threads_max,
@@ -111,15 +121,16 @@ impl Pool {
             state.queue.push_back(job);
         }
         let needs_watch = !state.has_watch && timer.is_some();
-        let needs_thread = state.queue.len() > state.idle && state.threads < shared.threads_max;
+        let is_served = is_sleep || state.wake_one() || state.queue.len() <= state.coming;
+        let needs_thread = !is_served && state.threads < shared.threads_max;
         state.has_watch |= needs_watch;
         state.threads += usize::from(needs_thread);
+        state.coming += usize::from(needs_thread);
         drop(state);
-        shared.work.notify_one();
         shared.times.notify_one();
         if needs_thread {
             shared.start("annulus-block", Shared::work, |state| {
-                state.threads -= 1;
+                (state.threads, state.coming) = (state.threads - 1, state.coming - 1);
                 state.threads == 0
             });
         }
@@ -147,7 +158,7 @@ impl Pool {
         }
         lock(&shared.state).ended = true;
         shared.fail_waiting(EngineError::Ended);
-        shared.work.notify_all();
+        while lock(&shared.state).wake_one() {}
         shared.times.notify_all();
         let (state, busy) = (lock(&shared.state), |state: &mut State| state.running > 0);
         drop(
@@ -195,7 +206,9 @@ impl Shared {
 
     /// Runs jobs until there are none for a while.
     fn work(&self) {
+        let wake_up = Arc::new(Condvar::new());
         let mut state = lock(&self.state);
+        state.coming -= 1;
         loop {
             if let Some(job) = state.queue.pop_front() {
                 state.running += 1;
@@ -207,13 +220,19 @@ impl Shared {
             if state.ended {
                 break;
             }
-            state.idle += 1;
-            let waited = self.work.wait_timeout(state, IDLE);
-            let (locked, result) = waited.unwrap_or_else(PoisonError::into_inner);
+            state.idle.push(Arc::clone(&wake_up));
+            let waited = wake_up.wait_timeout(state, IDLE);
+            let (locked, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             state = locked;
-            state.idle -= 1;
-            if result.timed_out() && state.queue.is_empty() {
-                break;
+            let is_own = |other: &Arc<Condvar>| Arc::ptr_eq(other, &wake_up);
+            match state.idle.iter().position(is_own) {
+                Some(own) => {
+                    state.idle.remove(own);
+                    if waited.timed_out() {
+                        break;
+                    }
+                }
+                None => state.coming -= 1,
             }
         }
         state.threads -= 1;
@@ -240,5 +259,23 @@ impl Shared {
             state = lock(&self.state);
         }
         state.has_watch = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_that_became_idle_last_is_woken_first_and_counts_as_coming() {
+        let threads = [Arc::new(Condvar::new()), Arc::new(Condvar::new())];
+        let mut state = State {
+            idle: threads.to_vec(),
+            ..State::default()
+        };
+        assert!(state.wake_one());
+        assert!(state.idle.len() == 1 && Arc::ptr_eq(&state.idle[0], &threads[0]));
+        assert!(state.wake_one() && !state.wake_one());
+        assert_eq!((state.idle.len(), state.coming), (0, 2));
     }
 }

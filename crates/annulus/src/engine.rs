@@ -417,6 +417,9 @@ impl Engine {
 
     /// Returns the metadata of the file at `path`. Follows symbolic links.
     ///
+    /// If the kernel has the path in its cache, and the whole lookup stays on one local file system, the calling thread
+    /// makes the query without a driver.
+    ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
     /// # let dir = tempfile::tempdir()?;

@@ -3,10 +3,12 @@
 //! `metadata`: STATX, or `statx`. Owns the path, the descriptor if it has one (Open), and the buffer that the kernel
 //! fills, which must live until the final CQE (Lent, Still; trap 3).
 //!
-//! An open file on a mount that is known to be local is queried on the caller's thread: a ring would start a worker.
+//! An open file on a mount that is known to be local is queried on the caller's thread: a ring would start a worker. So
+//! is a path that is in the kernel's cache: its inode is in memory, so the query does not block either.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use super::at::At;
 use super::{FileOp, Op, OpInfo, Returns, SyncAttempt, table};
@@ -23,7 +25,7 @@ pub struct StatAt {
     at: At,
     flags: u32,
     out: Box<Statx>,
-    /// The call does not block.
+    /// The caller's thread may try the query.
     here: bool,
 }
 
@@ -32,14 +34,14 @@ const MASK: u32 =
     call::STATX_BASIC_STATS | call::STATX_BTIME | call::STATX_DIOALIGN | call::STATX_MNT_ID_UNIQUE;
 
 impl StatAt {
-    /// Reads the metadata of the file at a path.
-    pub(crate) fn path(at: At, follow: bool) -> StatAt {
+    /// Reads the metadata of the file at a path; `here`: on the caller's thread, if the path is cached.
+    pub(crate) fn path(at: At, follow: bool, here: bool) -> StatAt {
         let flags = if follow { 0 } else { call::AT_SYMLINK_NOFOLLOW };
         StatAt {
             at,
             flags,
             out: Box::new(call::empty_statx()),
-            here: false,
+            here,
         }
     }
 
@@ -52,6 +54,26 @@ impl StatAt {
             out,
             here,
         }
+    }
+}
+
+impl StatAt {
+    /// Makes the query if the path is cached, and the lookup stays on a local mount.
+    fn query_cached(&mut self) -> SyncAttempt {
+        mount::learn_root();
+        let path = self.at.dir_path();
+        if mount::local_start(path).is_none() {
+            return SyncAttempt::NotTried;
+        }
+        let follow = self.flags & call::AT_SYMLINK_NOFOLLOW == 0;
+        let handle = match call::look_up_here(path, follow) {
+            Some(Ok(handle)) => handle,
+            Some(Err(errno)) => return SyncAttempt::Done(-errno),
+            None => return SyncAttempt::Missed,
+        };
+        let (raw, flags, out) = (handle.as_raw_fd(), call::AT_EMPTY_PATH, &raw mut *self.out);
+        // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
+        SyncAttempt::Done(unsafe { call::statx(raw, c"", flags, MASK, out) })
     }
 }
 
@@ -86,11 +108,15 @@ impl FileOp for StatAt {
     }
 
     fn try_sync(&mut self) -> SyncAttempt {
-        if !self.here {
+        if !std::mem::replace(&mut self.here, false) {
             return SyncAttempt::NotTried;
         }
+        let At::File(fd) = &self.at else {
+            return self.query_cached();
+        };
+        let fd = fd.clone();
         let res = self.syscall();
-        if let (At::File(fd), 0) = (&self.at, res) {
+        if res == 0 {
             fd.set_closes_briefly(mount::closes_briefly(&self.out));
         }
         SyncAttempt::Done(res)

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -108,7 +108,8 @@ impl FileOp for StdMetadata {
             return SyncAttempt::NotTried;
         }
         match call::look_up_here(path, self.follow) {
-            Some(found) => SyncAttempt::Done(self.store(found)),
+            Some(Ok(handle)) => SyncAttempt::Done(self.store(File::from(handle).metadata())),
+            Some(Err(errno)) => SyncAttempt::Done(-errno),
             None => SyncAttempt::Missed,
         }
     }

@@ -230,18 +230,14 @@ pub(crate) fn open_here((dir, path): DirPath<'_>, flags: u32, beneath: bool) -> 
     descriptor(rfs::openat2(borrow_fd(dir), path, flags, mode, resolve))
 }
 
-/// Looks up a path without blocking, as [`open_here`] does, and queries the file as std does. `None` if the path is not
-/// cached, leaves its mount, or cannot be looked up.
-#[cfg(feature = "tokio")]
-pub(crate) fn look_up_here(
-    (dir, path): DirPath<'_>,
-    follow: bool,
-) -> Option<std::io::Result<std::fs::Metadata>> {
+/// Looks up a path without blocking, as [`open_here`] does, and returns a handle for queries, or ENOENT. `None` if the
+/// path is not cached, leaves its mount, or cannot be looked up.
+pub(crate) fn look_up_here((dir, path): DirPath<'_>, follow: bool) -> Option<Result<OwnedFd, i32>> {
     let mut flags = rfs::OFlags::PATH | rfs::OFlags::CLOEXEC;
     flags.set(rfs::OFlags::NOFOLLOW, !follow);
     match rfs::openat2(borrow_fd(dir), path, flags, rfs::Mode::empty(), HERE) {
-        Ok(handle) => Some(std::fs::File::from(handle).metadata()),
-        Err(Errno::NOENT) => Some(Err(Errno::NOENT.into())),
+        Ok(handle) => Some(Ok(handle)),
+        Err(Errno::NOENT) => Some(Err(Errno::NOENT.raw_os_error())),
         Err(_) => None,
     }
 }

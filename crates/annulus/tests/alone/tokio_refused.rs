@@ -1,6 +1,8 @@
 //! A thread whose ring is refused submits to the engine's drivers, the reason can be read, and the ring is created once
 //! there are descriptors. Alone, because the test lowers a limit of the whole process.
 
+use std::path::Path;
+
 use annulus::{Backend, Engine};
 use annulus_testing::child_process::in_child;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,7 +24,9 @@ fn a_thread_without_descriptors_uses_the_drivers_and_gets_a_ring_when_there_are_
         "tokio_refused::a_thread_without_descriptors_uses_the_drivers_and_gets_a_ring_when_there_are_descriptors_again",
         || {
             let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("data");
+            // Another mount, so the lookup is not tried on the calling thread.
+            let dir_there = dir.path().strip_prefix("/").unwrap();
+            let path = Path::new("/proc/self/root").join(dir_there).join("data");
             std::fs::write(&path, vec![7; 8192]).unwrap();
             for is_adopted in [true, false] {
                 let engine = Engine::builder().backend(Backend::Uring).build().unwrap();
@@ -38,7 +42,7 @@ fn a_thread_without_descriptors_uses_the_drivers_and_gets_a_ring_when_there_are_
                 };
                 setrlimit(Resource::Nofile, none_left).unwrap();
                 let result = runtime.block_on(async {
-                    // Metadata of a path goes through a ring; a cached read would not.
+                    // This query goes through a ring; a cached read would not.
                     let metadata = engine.metadata(&path).await;
                     let read = file.read_exact_at(vec![0; 4096], 4096).await;
                     (metadata, read)

@@ -166,15 +166,12 @@ fn a_thread_that_only_entered_a_runtime_uses_the_driver() {
 
 #[test]
 fn a_program_can_keep_the_drivers() {
-    let Some(fixture) = Fixture::new() else {
+    if Fixture::new().is_none() {
         return;
-    };
+    }
     let builder = Engine::builder().backend(Backend::Uring);
     let engine = builder.thread_rings(false).build().unwrap();
-    several(2).block_on(async {
-        let metadata = engine.metadata(&fixture.path).await.unwrap();
-        assert_eq!(metadata.len(), BLOCKS * BLOCK_BYTES as u64);
-    });
+    several(2).block_on(engine.nop()).unwrap();
     assert!(engine.metrics().wakeups > 0);
     assert!(engine.thread_ring_refusal().is_none());
 }

@@ -278,11 +278,7 @@ pub async fn symlink_metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 ///
 /// Fails with any error of `stat(2)` except `ENOENT`, unchanged (`EACCES`, `ENOTDIR`).
 pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
-    match query(path.as_ref(), true).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    of_process().try_exists(path.as_ref()).await
 }
 
 /// Sets the permissions of a file, and follows symbolic links.

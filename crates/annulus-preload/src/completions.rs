@@ -46,29 +46,24 @@ enum Event {
 impl Inner {
     /// Reaps completions and handles them. Returns their number.
     pub(crate) fn reap(&mut self) -> usize {
+        let Some(mut context) = self.ring.take() else {
+            return 0;
+        };
         let mut count = 0;
         loop {
-            let Some(mut context) = self.ring.take() else {
-                return count;
-            };
-            let mut completions = std::mem::take(&mut context.completions);
-            completions.clear();
-            context.ring.reap(&mut completions);
-            for completion in &completions {
-                self.handle_completion(&mut context, completion);
+            while let Some(completion) = context.ring.next_completion() {
+                self.handle_completion(&mut context, &completion);
+                count += 1;
             }
-            count += completions.len();
             // Completions that overflowed the queue arrive now. A failed send must be handled in the cycle that
             // submitted it.
-            let done = completions.is_empty() && !context.ring.bring_overflow();
-            context.completions = completions;
-            self.ring = Some(context);
-            if done {
+            if !context.ring.bring_overflow() {
                 break;
             }
         }
+        (context.counters).count(counters::Event::Completions, count as u64);
+        self.ring = Some(context);
         self.accept_burst.round(count);
-        counters::count(counters::Event::Completions, count as u64);
         count
     }
 
@@ -124,7 +119,7 @@ impl Inner {
 
     fn handle_completion(&mut self, context: &mut RingContext, completion: &Completion) {
         let res = completion.res;
-        if !completion.more && token::is_persistent(completion.user_data) {
+        if !completion.more() && token::is_persistent(completion.user_data) {
             context.ring.lasting = context.ring.lasting.saturating_sub(1);
         }
         match self.event(completion.user_data) {
@@ -133,7 +128,7 @@ impl Inner {
                 self.on_partial_send(context, connection, res);
             }
             Event::Poll(connection) => {
-                if !completion.more {
+                if !completion.more() {
                     self[connection].polled = 0;
                 }
                 self.on_polled(connection, res);
@@ -141,7 +136,7 @@ impl Inner {
             Event::Members => (self.kernel_polled, self.kernel_ready) = (false, res > 0),
             Event::Wake => {
                 let wake = token(TokenKind::Wake, 0, 0);
-                while !context.ring.arm_wake(wake) && poll_cycle::submit_once(&mut context.ring) {}
+                while !context.ring.arm_wake(wake) && poll_cycle::submit_once(context) {}
             }
             Event::Listener(nth) => {
                 self.accept_burst.connection();
@@ -149,7 +144,7 @@ impl Inner {
                 listener.polled = false;
                 listener.ready_events = u32::try_from(res).unwrap_or(0);
             }
-            Event::Switch => poll_cycle::on_switch_change(&mut context.ring, res),
+            Event::Switch => poll_cycle::on_switch_change(context, res),
             Event::Nothing => {}
         }
     }
@@ -161,11 +156,11 @@ impl Inner {
         completion: &Completion,
     ) {
         let bytes = u32::try_from(completion.res).unwrap_or(0);
-        let location = match completion.buffer {
+        let location = match completion.buffer_id() {
             // A receive without data leaves the buffer unchanged, even if its completion names it.
             Some(id) if bytes > 0 || !context.ring.is_incremental() => context
                 .pool
-                .received(id, bytes, completion.keeps_buffer)
+                .received(id, bytes, completion.keeps_buffer())
                 .map(|at| (at, id)),
             _ => None,
         };
@@ -176,7 +171,7 @@ impl Inner {
             }
             return;
         };
-        if !completion.more {
+        if !completion.more() {
             self[connection].inbound.complete();
             if self[connection].outbound == Outbound::Dead {
                 // A poll reported the end first, while the receive was being cancelled. No other receive follows.
@@ -200,7 +195,7 @@ impl Inner {
             }
             errno => match -errno {
                 libc::ENOBUFS => {
-                    counters::count(counters::Event::NoBuffers, 1);
+                    context.counters.count(counters::Event::NoBuffers, 1);
                     self[connection].next_receive = NextReceive::PollFirst;
                     if context.pool.run_short(&mut context.ring) {
                         self.arm(connection);
@@ -213,10 +208,10 @@ impl Inner {
                 errno => self.fail(connection, errno),
             },
         }
-        if !completion.more {
+        if !completion.more() {
             self.arm(connection);
             // Data that follows immediately is reported with this data.
-            self.recheck |= completion.has_more && completion.res > 0;
+            self.recheck |= completion.leaves_more() && completion.res > 0;
         }
         hand_back::finish_hand_back(self, connection);
     }

@@ -183,6 +183,12 @@ impl RingCounters {
         }
     }
 
+    /// Counts an event of the ring, on its thread.
+    #[inline]
+    pub(crate) fn count(&self, event: Event, times: u64) {
+        self.counters.count(event, times);
+    }
+
     /// Sets the gauges: operations in flight, connections, buffers and free buffers. Returns whether the ring had no
     /// connections and now has.
     #[inline]

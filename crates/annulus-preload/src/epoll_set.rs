@@ -14,7 +14,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use annulus::preload::{Completion, ServerRing};
+use annulus::preload::ServerRing;
 
 use crate::accept_burst::AcceptBurst;
 use crate::batching::Batching;
@@ -171,7 +171,6 @@ pub(crate) struct RingContext {
     pub(crate) ring: ServerRing,
     pub(crate) pool: Pool,
     pub(crate) arena: Arena,
-    pub(crate) completions: Vec<Completion>,
     pub(crate) counters: RingCounters,
 }
 

@@ -57,35 +57,35 @@ pub(crate) fn make() -> Result<Box<RingContext>, String> {
     };
     let counters = RingCounters::begin(backend);
     log::has_ring(backend);
-    // The counters have been shared, and with them the operator's switch.
-    watch_switch(&mut ring);
-    Ok(Box::new(RingContext {
+    let mut context = Box::new(RingContext {
         ring,
         pool,
         arena,
-        completions: Vec::new(),
         counters,
-    }))
+    });
+    // The counters have been shared, and with them the operator's switch.
+    watch_switch(&mut context);
+    Ok(context)
 }
 
 /// Queues an entry, after submitting others if the queue is full. An entry for a lost ring is dropped.
 #[inline]
-fn push(ring: &mut ServerRing, sqe: Sqe) {
+fn push(context: &mut RingContext, sqe: Sqe) {
     // SAFETY: Lent, Open: entries point into the arena, and their descriptors are open until they are submitted (module
     // header).
-    while !unsafe { ring.push(sqe) } {
-        if !submit_once(ring) {
+    while !unsafe { context.ring.push(sqe) } {
+        if !submit_once(context) {
             return;
         }
     }
-    counters::count(Event::Entries, 1);
-    ring.lasting += u64::from(is_persistent(sqe.user_data));
+    context.counters.count(Event::Entries, 1);
+    context.ring.lasting += u64::from(is_persistent(sqe.user_data));
 }
 
 /// Submits pushed entries. Returns `false` if the ring is lost, and accepts no more entries.
-pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
-    counters::count(Event::Enters, 1);
-    let ret = errno_of(ring.submit());
+pub(crate) fn submit_once(context: &mut RingContext) -> bool {
+    context.counters.count(Event::Enters, 1);
+    let ret = errno_of(context.ring.submit());
     if ret.is_err() {
         std::thread::yield_now();
     }
@@ -93,9 +93,9 @@ pub(crate) fn submit_once(ring: &mut ServerRing) -> bool {
 }
 
 /// Submits all entries that were pushed. Returns `false` if the ring is lost.
-fn submit_all(ring: &mut ServerRing) -> bool {
-    while ring.unsubmitted() > 0 {
-        if !submit_once(ring) {
+fn submit_all(context: &mut RingContext) -> bool {
+    while context.ring.unsubmitted() > 0 {
+        if !submit_once(context) {
             return false;
         }
     }
@@ -108,50 +108,51 @@ impl Inner {
         let Some(mut context) = self.ring.take() else {
             return;
         };
-        let ring = &mut context.ring;
         for target in self.cancels.drain(..) {
-            push(ring, cancel(target));
+            push(&mut context, cancel(target));
         }
-        self.push_sends(ring, &context.arena);
-        let mut to_arm = std::mem::take(&mut self.to_arm);
-        for fd in to_arm.drain(..) {
-            if let Some(connection) = self.connection(fd) {
-                push_receive(ring, fd, &mut self[connection]);
-            }
-        }
-        self.to_arm = to_arm;
-        let mut to_poll = std::mem::take(&mut self.to_poll);
-        for fd in to_poll.drain(..) {
-            if let Some(connection) = self.connection(fd) {
-                push_poll(ring, fd, &mut self[connection]);
-            }
-        }
-        self.to_poll = to_poll;
+        self.push_sends(&mut context);
+        self.push_listed(&mut context, |inner| &mut inner.to_arm, push_receive);
+        self.push_listed(&mut context, |inner| &mut inner.to_poll, push_poll);
         for listener in &mut self.listeners {
             if !listener.polled && listener.ready_events == 0 {
                 listener.polled = true;
                 push(
-                    ring,
+                    &mut context,
                     poll(listener.fd, listener.events, listener_token(listener)),
                 );
             }
         }
         if self.must_poll_kernel() {
             self.kernel_polled = true;
-            push(
-                ring,
-                poll(
-                    self.fd,
-                    libc::POLLIN as u32,
-                    token(TokenKind::Members, 0, self.fd),
-                ),
-            );
+            let token = token(TokenKind::Members, 0, self.fd);
+            push(&mut context, poll(self.fd, libc::POLLIN as u32, token));
         }
         self.ring = Some(context);
         self.pushed = true;
         // The flush thread need not send these bytes: the kernel gets them now, and this thread may sleep for long.
         self.set_queued_since(0);
         self.update_gauges();
+    }
+
+    /// Pushes an entry for each connection in a list, which is empty then.
+    #[inline]
+    fn push_listed(
+        &mut self,
+        context: &mut RingContext,
+        list: impl Fn(&mut Inner) -> &mut Vec<i32>,
+        push_one: fn(&mut RingContext, i32, &mut Connection),
+    ) {
+        if list(self).is_empty() {
+            return;
+        }
+        let mut fds = std::mem::take(list(self));
+        for fd in fds.drain(..) {
+            if let Some(connection) = self.connection(fd) {
+                push_one(context, fd, &mut self[connection]);
+            }
+        }
+        *list(self) = fds;
     }
 
     /// Updates the published gauges before the kernel is entered, where they stay valid for a while.
@@ -167,7 +168,7 @@ impl Inner {
         }
     }
 
-    fn push_sends(&mut self, ring: &mut ServerRing, arena: &Arena) {
+    fn push_sends(&mut self, context: &mut RingContext) {
         for nth in 0..self.queued.len() {
             let fd = self.queued[nth];
             let Some(connection) = self.connection(fd) else {
@@ -181,9 +182,8 @@ impl Inner {
                 "deferred output comes first"
             );
             self[connection].queue = Queue::Pushed;
-            let sqe = send_entry(fd, arena, &self[connection]);
-            let user_data = self[connection].token(TokenKind::Send, fd);
-            push(ring, Sqe { user_data, ..sqe });
+            let sqe = send_entry(fd, &context.arena, &self[connection]);
+            push(context, sqe);
         }
     }
 
@@ -192,7 +192,7 @@ impl Inner {
         if !self.pushed {
             return;
         }
-        let all = (self.ring.as_mut()).is_none_or(|context| submit_all(&mut context.ring));
+        let all = (self.ring.as_mut()).is_none_or(|context| submit_all(context));
         self.reap();
         if all {
             self.forget_sent(true);
@@ -218,9 +218,9 @@ impl Inner {
         let mut ret = Ok(());
         if let Some(context) = &mut self.ring {
             for target in self.cancels.drain(..) {
-                push(&mut context.ring, cancel(target));
+                push(context, cancel(target));
             }
-            counters::count(Event::Enters, 1);
+            context.counters.count(Event::Enters, 1);
             // SAFETY: Lent: no mask. If it is refused, the next cycle does it.
             ret = errno_of(unsafe { context.ring.enter(Wait::No, None, ptr::null()) });
         }
@@ -233,7 +233,7 @@ impl Inner {
     pub(crate) fn cancel_all_requests(&mut self) -> bool {
         for _ in 0..CANCEL_ROUNDS_MAX {
             match &mut self.ring {
-                Some(context) if context.ring.lasting > 0 => push(&mut context.ring, cancel_all()),
+                Some(context) if context.ring.lasting > 0 => push(context, cancel_all()),
                 _ => return true,
             }
             if !self.submit_cancels() {
@@ -248,8 +248,8 @@ impl Inner {
         let Some(mut context) = self.ring.take() else {
             return;
         };
-        self.push_sends(&mut context.ring, &context.arena);
-        let all = submit_all(&mut context.ring);
+        self.push_sends(&mut context);
+        let all = submit_all(&mut context);
         self.ring = Some(context);
         self.reap();
         if all {
@@ -293,6 +293,7 @@ fn send_entry(fd: i32, arena: &Arena, connection: &Connection) -> Sqe {
         addr: arena.at(connection.out_from).expose_provenance() as u64,
         len: connection.out_bytes,
         op_flags: (flags | connection.more()) as u32,
+        user_data: connection.token(TokenKind::Send, fd),
         ..Sqe::new(request::SEND, fd)
     }
 }
@@ -302,7 +303,7 @@ fn is_served(fd: i32) -> bool {
     fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
 }
 
-fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
+fn push_receive(context: &mut RingContext, fd: i32, connection: &mut Connection) {
     if connection.inbound != Inbound::Listed {
         return;
     }
@@ -321,7 +322,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
         }
     };
     push(
-        ring,
+        context,
         Sqe {
             flags: request::BUFFER_SELECT,
             ioprio,
@@ -331,7 +332,7 @@ fn push_receive(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
     );
 }
 
-fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
+fn push_poll(context: &mut RingContext, fd: i32, connection: &mut Connection) {
     if !is_served(fd) {
         // Handed back: a poll would delay its end, and `deferred_output` waits until it is writable.
         return;
@@ -360,7 +361,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
     connection.polled = events | ERR | HUP;
     if before != 0 {
         // A poll for fewer events is cancelled, and pushed again when its completion arrives.
-        return push(ring, cancel(connection.token(TokenKind::Poll, fd)));
+        return push(context, cancel(connection.token(TokenKind::Poll, fd)));
     }
     let user_data = connection.token(TokenKind::Poll, fd);
     let mut sqe = poll(fd, events, user_data);
@@ -368,7 +369,7 @@ fn push_poll(ring: &mut ServerRing, fd: i32, connection: &mut Connection) {
         // The kernel always reports an end that has arrived, and would complete the poll repeatedly.
         sqe.len = request::POLL_EDGES;
     }
-    push(ring, sqe);
+    push(context, sqe);
 }
 
 /// The result of an enter.
@@ -395,8 +396,10 @@ pub(crate) unsafe fn enter(
 ) -> Option<(SetGuard, EnterOutcome)> {
     let guard = errno::catch_panic(|| {
         let mut guard = guard;
-        counters::count(Event::Enters, 1);
-        counters::count(Event::Waits, u64::from(wait));
+        if let Some(context) = &guard.ring {
+            context.counters.count(Event::Enters, 1);
+            context.counters.count(Event::Waits, u64::from(wait));
+        }
         guard.push_all();
         Some(guard)
     })?;
@@ -499,18 +502,18 @@ fn is_lost(ret: Result<(), i32>) -> bool {
 pub(crate) const LOST: Why = Why::Kernel;
 
 /// Makes the ring wake its thread when the switch changes.
-fn watch_switch(ring: &mut ServerRing) {
+fn watch_switch(context: &mut RingContext) {
     let Some(word) = switch::request_word() else {
         return;
     };
     let current = word.load(Ordering::Acquire);
     let token = token(TokenKind::Switch, 0, 0);
-    while !ring.arm_change(word, current, token) && submit_once(ring) {}
+    while !context.ring.arm_change(word, current, token) && submit_once(context) {}
 }
 
 /// Handles a change of the switch. On a kernel that cannot wait for it, the next wait notices the change.
-pub(crate) fn on_switch_change(ring: &mut ServerRing, res: i32) {
+pub(crate) fn on_switch_change(context: &mut RingContext, res: i32) {
     if matches!(-res, 0 | libc::EAGAIN | libc::EINTR) {
-        watch_switch(ring);
+        watch_switch(context);
     }
 }

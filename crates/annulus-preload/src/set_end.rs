@@ -80,7 +80,7 @@ fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
 fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
     unread::copy_all_out(guard);
-    let Some(mut context) = guard.ring.take() else {
+    let Some(context) = guard.ring.take() else {
         return;
     };
     set.set_wake(-1);
@@ -95,13 +95,11 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
             output::mark_deferred(guard, connection);
         }
     }
-    context.completions.clear();
     let RingContext {
         ring,
         pool,
         arena,
         counters,
-        ..
     } = *context;
     // A filter may allow less than an enter.
     let may_enter = is_quiescent && ring_policy::may_make_rings();

@@ -197,11 +197,28 @@ impl Ring {
         self.enter(WaitFor::NOTHING, IoringEnterFlags::GETEVENTS.bits(), None)
     }
 
+    /// Removes the next CQE from the queue.
+    #[cfg(feature = "__preload")]
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Cqe> {
+        self.ring.completion().next().map(to_cqe)
+    }
+
     /// Returns whether completions did not fit into their queue. The caller then enters, which delivers them.
+    #[inline]
     pub(super) fn overflows(&mut self) -> bool {
         let overflows = self.ring.submission().cq_overflow();
         self.entered.overflows += u64::from(overflows);
         overflows
+    }
+}
+
+#[inline]
+fn to_cqe(entry: io_uring::cqueue::Entry) -> Cqe {
+    Cqe {
+        user_data: entry.user_data(),
+        res: entry.result(),
+        flags: entry.flags(),
     }
 }
 
@@ -300,11 +317,7 @@ impl Kernel for Ring {
         let space = REAP_MAX.saturating_sub(into.len());
         // `extend` takes 60 instructions more for a single CQE.
         for cqe in queue.take(space) {
-            into.push(Cqe {
-                user_data: cqe.user_data(),
-                res: cqe.result(),
-                flags: cqe.flags(),
-            });
+            into.push(to_cqe(cqe));
         }
     }
 

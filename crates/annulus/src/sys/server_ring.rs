@@ -21,7 +21,8 @@ use super::probe;
 use super::register::BufRing;
 use super::ring::{Ring, RingConfig, SetupMode};
 use super::sq_poll::SqPoll;
-use super::sqe::Cqe;
+/// A completion of an entry.
+pub use super::sqe::Cqe as Completion;
 pub use super::sqe::Sqe;
 use super::sqe::opcode;
 use super::wait_for::WaitFor;
@@ -52,37 +53,6 @@ pub mod request {
     /// In `ioprio`: receive after the readiness poll, not during the submission. For single receives only (trap 62).
     /// Since Linux 5.19.
     pub const POLL_FIRST: u16 = sqe::POLL_FIRST;
-}
-
-/// A completion of an entry.
-#[derive(Clone, Copy, Debug)]
-pub struct Completion {
-    /// The `user_data` of the completed entry.
-    pub user_data: u64,
-    /// A count, or minus an errno.
-    pub res: i32,
-    /// True if another completion follows for the same entry.
-    pub more: bool,
-    /// The buffer that was taken. A completion with an error may name one, too.
-    pub buffer: Option<u16>,
-    /// True if more data or the end of the stream is left after a receive. Since Linux 5.19.
-    pub has_more: bool,
-    /// True if the kernel continues in the same buffer.
-    pub keeps_buffer: bool,
-}
-
-impl From<&Cqe> for Completion {
-    #[inline]
-    fn from(cqe: &Cqe) -> Completion {
-        Completion {
-            user_data: cqe.user_data,
-            res: cqe.res,
-            more: cqe.more(),
-            buffer: cqe.buffer_id(),
-            has_more: cqe.leaves_more(),
-            keeps_buffer: cqe.keeps_buffer(),
-        }
-    }
 }
 
 /// The condition that ends an enter.
@@ -126,7 +96,6 @@ pub struct ServerRing {
     polled: bool,
     /// True if enters are refused: see `give_up`.
     stopped: bool,
-    cqes: Vec<Cqe>,
     /// The number of entries that stay in the kernel until an event occurs, maintained by the holder.
     pub lasting: u64,
 }
@@ -189,7 +158,6 @@ impl ServerRing {
             incremental,
             polled,
             stopped: false,
-            cqes: Vec::new(),
             lasting: 0,
         })
     }
@@ -296,7 +264,7 @@ impl ServerRing {
         }
     }
 
-    /// Returns whether an enter or [`reap`](ServerRing::reap) would find something. No system call.
+    /// Returns whether an enter or [`next_completion`](ServerRing::next_completion) would find something. No system call.
     #[inline]
     pub fn is_ready(&mut self) -> bool {
         self.ring.ready()
@@ -317,11 +285,10 @@ impl ServerRing {
             .is_ok()
     }
 
-    /// Appends the available completions, at most 256, to `completions`.
-    pub fn reap(&mut self, completions: &mut Vec<Completion>) {
-        self.cqes.clear();
-        self.ring.reap(&mut self.cqes);
-        completions.extend(self.cqes.iter().map(Completion::from));
+    /// Returns the next completion that is available.
+    #[inline]
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.ring.pop()
     }
 
     /// Posts a completion once `word` differs from `expected` and any process has woken the futex. Since Linux 6.7;

@@ -46,33 +46,39 @@ pub(super) fn to_entry(sqe: Sqe) -> io_uring::squeue::Entry {
 
 /// A completion of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cqe {
-    pub(crate) user_data: u64,
-    pub(crate) res: i32,
-    pub(crate) flags: u32,
+pub struct Cqe {
+    /// The `user_data` of the completed request.
+    pub user_data: u64,
+    /// A count, or minus an errno.
+    pub res: i32,
+    /// The kernel's flags (`IORING_CQE_F_…`).
+    pub flags: u32,
 }
 
 impl Cqe {
     /// Returns whether another CQE follows for the same operation (`IORING_CQE_F_MORE`).
     #[inline]
-    pub(crate) fn more(&self) -> bool {
+    pub fn more(&self) -> bool {
         io_uring::cqueue::more(self.flags)
     }
 
     /// Returns the buffer of the group that the kernel took. A completion with an error may name one, too (trap 4).
-    pub(crate) fn buffer_id(&self) -> Option<u16> {
+    #[inline]
+    pub fn buffer_id(&self) -> Option<u16> {
         io_uring::cqueue::buffer_select(self.flags)
     }
 
-    /// Returns whether the socket had more data than was received, or its end (`IORING_CQE_F_SOCK_NONEMPTY`).
+    /// Returns whether the socket had more data than was received, or its end (`IORING_CQE_F_SOCK_NONEMPTY`, Linux
+    /// 5.19).
     #[cfg(feature = "__preload")]
-    pub(crate) fn leaves_more(&self) -> bool {
+    pub fn leaves_more(&self) -> bool {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
 
     /// Returns whether the kernel keeps the named buffer and continues in it (`IORING_CQE_F_BUF_MORE`).
     #[cfg(any(feature = "net", feature = "__preload"))]
-    pub(crate) fn keeps_buffer(&self) -> bool {
+    #[inline]
+    pub fn keeps_buffer(&self) -> bool {
         io_uring::cqueue::buffer_more(self.flags)
     }
 }

@@ -11,6 +11,8 @@ use std::ptr;
 
 use annulus::preload::ServerRing;
 
+use crate::errno;
+
 /// A range of zeroed memory; a forked child has a copy.
 pub(crate) struct Range {
     base: *mut u8,
@@ -43,7 +45,9 @@ impl Range {
     fn discard(&self, from: usize, bytes: usize) {
         debug_assert!(from + bytes <= self.bytes);
         // SAFETY: Owned, Once: within the mapping, and by the caller's promise neither the kernel's nor a reader's.
-        unsafe { libc::madvise(self.base.add(from).cast(), bytes, libc::MADV_DONTNEED) };
+        errno::keep(|| unsafe {
+            libc::madvise(self.base.add(from).cast(), bytes, libc::MADV_DONTNEED)
+        });
     }
 }
 

@@ -189,6 +189,12 @@ impl RingCounters {
         self.counters.count(event, times);
     }
 
+    /// Counts a call that the ring served, on its thread.
+    #[inline]
+    pub(crate) fn served(&self, call: Call) {
+        self.counters.serve(call, 1);
+    }
+
     /// Sets the gauges: operations in flight, connections, buffers and free buffers. Returns whether the ring had no
     /// connections and now has.
     #[inline]

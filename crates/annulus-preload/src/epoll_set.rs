@@ -20,7 +20,7 @@ use crate::accept_burst::AcceptBurst;
 use crate::batching::Batching;
 use crate::buffers::{Arena, Pool};
 use crate::connection::{Conn, Connection};
-use crate::counters::RingCounters;
+use crate::counters::{self, Call, RingCounters};
 use crate::epoll_set_list;
 use crate::fd_table::{self, Entry, Kind};
 use crate::identity::{self, thread_id};
@@ -341,6 +341,17 @@ impl Set {
         }
     }
 
+    /// Takes the lock for the owner's call outside of a poll cycle. `None`: it is another call, or would have to wait.
+    #[inline(always)]
+    pub(crate) fn take_as_owner(&'static self) -> Option<SetGuard> {
+        let thread_id = thread_id();
+        if self.owner.load(Ordering::Relaxed) != thread_id || !self.lock.take_free(thread_id) {
+            return None;
+        }
+        let guard = SetGuard { set: self };
+        (!guard.in_signal_handler()).then_some(guard)
+    }
+
     #[cold]
     fn take_in_enter(&'static self, mut guard: SetGuard) -> SetGuard {
         if self.is_owner() {
@@ -572,15 +583,29 @@ impl Inner {
         (self.ring.as_ref()).is_some_and(|context| context.ring.is_polled())
     }
 
+    /// Counts a served call of the set's owner.
+    #[inline]
+    pub(crate) fn count_served(&self, call: Call) {
+        match &self.ring {
+            Some(context) => context.counters.served(call),
+            None => counters::served(call),
+        }
+    }
+
+    /// Returns the connection of an entry that names this set.
+    #[inline]
+    pub(crate) fn own_connection(&self, entry: &'static Entry, fd: i32) -> Conn {
+        debug_assert!(std::ptr::eq(entry.set(), self.set_ptr()));
+        // SAFETY: Held: a connection of this set.
+        unsafe { Conn::new(entry.connection(), fd) }
+    }
+
     /// Returns the connection of a descriptor, if this set has it or had it.
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = fd_table::entry(fd)?;
         let is_member_of_set = matches!(entry.kind(), Kind::Served | Kind::HandedBack)
             && std::ptr::eq(entry.set(), self.set_ptr());
-        is_member_of_set.then(|| {
-            // SAFETY: Held: a connection of this set.
-            unsafe { Conn::new(entry.connection(), fd) }
-        })
+        is_member_of_set.then(|| self.own_connection(entry, fd))
     }
 }

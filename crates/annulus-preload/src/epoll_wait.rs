@@ -8,7 +8,7 @@ use std::ptr;
 
 use crate::config;
 use crate::connection::Connection;
-use crate::counters::{self, Call, Why};
+use crate::counters::{Call, Why};
 use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
@@ -43,13 +43,9 @@ pub(crate) unsafe fn wait(number: &'static Entry, buffer: &EventBuffer) -> Optio
     let mut left_ns = buffer.timeout_ns;
     loop {
         // SAFETY: Lent: the caller guarantees these pointers.
-        let result = match errno::catch_panic(|| unsafe { begin(number, buffer) })? {
-            Started::Completed(result) => Some(result),
-            // SAFETY: Lent: the caller guarantees these pointers.
-            Started::Serving(guard) => unsafe {
-                wait_serving(guard, buffer, (left_ns, deadline_ns))
-            },
-        };
+        let first = errno::catch_panic(|| unsafe { first_step(number, buffer, left_ns) })?;
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let result = unsafe { wait_serving(first, buffer, (left_ns, deadline_ns)) };
         if result != Some(Err(libc::ECANCELED)) {
             return result;
         }
@@ -70,6 +66,46 @@ enum Started {
     Completed(CallResult),
     /// The ring serves the wait; the calling thread owns the set.
     Serving(SetGuard),
+}
+
+/// The next step of a wait. Panics are caught between two steps, and not while the thread is in the kernel, where it
+/// sleeps and may be ended.
+enum Step {
+    /// The wait is over. `None`: it passes through.
+    Over(Option<CallResult>),
+    /// Enter the kernel with the entries that were pushed.
+    Enter(SetGuard, Purpose),
+    /// Wait on the kernel's set: the operator has released the process while the thread slept.
+    Released(SetGuard),
+}
+
+/// The purpose of an enter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Sleep until there is an event.
+    Sleep,
+    /// Submit entries and reap completions.
+    Work,
+    /// Reap data that follows immediately, before anything is reported.
+    Recheck,
+}
+
+/// Begins a wait, up to its first enter.
+///
+/// # Safety
+///
+/// Lent: the contract of [`wait`].
+unsafe fn first_step(
+    number: &'static Entry,
+    buffer: &EventBuffer,
+    left_ns: Option<u64>,
+) -> Option<Step> {
+    // SAFETY: Lent: the caller guarantees these pointers.
+    match unsafe { begin(number, buffer) }? {
+        Started::Completed(result) => Some(Step::Over(Some(result))),
+        // SAFETY: Lent: the caller guarantees these pointers.
+        Started::Serving(guard) => Some(unsafe { next_round(guard, buffer, left_ns) }),
+    }
 }
 
 /// # Safety
@@ -130,66 +166,112 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         // SAFETY: Lent: the caller guarantees these pointers.
         return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
     }
-    counters::served(Call::EpollWait);
+    guard.count_served(Call::EpollWait);
     Some(Started::Serving(guard))
 }
 
-/// Waits by the ring. Between the parts that catch panics, it owns nothing: the thread sleeps there, and may be ended.
-/// Fails with `ECANCELED` if it has left its sleep because the program has cancelled the thread.
+/// Waits by the ring. Fails with `ECANCELED` if it has left its sleep because the program has cancelled the thread.
 ///
 /// # Safety
 ///
 /// Lent: the contract of [`wait`].
 unsafe fn wait_serving(
-    mut guard: SetGuard,
+    mut step: Step,
     buffer: &EventBuffer,
     (mut left_ns, deadline_ns): (Option<u64>, Option<u64>),
 ) -> Option<CallResult> {
     loop {
-        let (ready, sleeps, has_work) = errno::catch_panic(|| Some(begin_round(guard, left_ns)))?;
-        guard = ready;
-        let mut outcome = EnterOutcome::Completed;
-        if sleeps || has_work {
+        let (guard, purpose) = match step {
+            Step::Over(result) => return result,
             // SAFETY: Lent: the caller guarantees these pointers.
-            (guard, outcome) = unsafe { poll_cycle::enter(guard, sleeps, left_ns, buffer.mask) }?;
-            if sleeps && outcome != EnterOutcome::Lost && guard.take_cancelled() {
-                return Some(Err(libc::ECANCELED));
-            }
-        }
-        if outcome != EnterOutcome::Lost && std::mem::take(&mut guard.recheck) {
-            // SAFETY: Lent: no mask, as it does not sleep.
-            (guard, _) = unsafe { poll_cycle::enter(guard, false, None, ptr::null()) }?;
-            guard.recheck = false;
-        }
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let ended_round =
-            errno::catch_panic(|| Some(unsafe { end_round(guard, buffer, outcome) }))?;
-        guard = match ended_round {
-            Ok(result) => return result,
-            Err(guard) => guard,
+            Step::Released(guard) => return unsafe { wait_released(guard, buffer, deadline_ns) },
+            Step::Enter(guard, purpose) => (guard, purpose),
         };
-        if left_ns == Some(0) {
-            return Some(Ok(0));
-        }
-        let now_ns = deadline_ns.map(|_| sys::now_ns());
-        if let (Some(deadline_ns), Some(now_ns)) = (deadline_ns, now_ns) {
-            left_ns = Some(deadline_ns.saturating_sub(now_ns));
-        }
-        match outcome {
-            EnterOutcome::TimedOut => return Some(Ok(0)),
-            EnterOutcome::Interrupted
-                if left_ns != Some(0) && !ring_teardown::has_interrupted() =>
-            {
-                return Some(Err(libc::EINTR));
-            }
-            _ if left_ns == Some(0) => return Some(Ok(0)),
-            _ => {}
-        }
-        if switch_position::is_released() {
-            // SAFETY: Lent: the caller guarantees these pointers.
-            return unsafe { wait_released(guard, buffer, deadline_ns) };
+        let sleeps = purpose == Purpose::Sleep;
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let (guard, entered) = unsafe { poll_cycle::enter(guard, sleeps, left_ns, buffer.mask) };
+        // SAFETY: Lent: the caller guarantees these pointers.
+        step = errno::catch_panic(|| unsafe {
+            let (guard, outcome) = poll_cycle::finish_cycle(guard, entered);
+            Some(after_enter(
+                guard,
+                (purpose, outcome),
+                buffer,
+                (&mut left_ns, deadline_ns),
+            ))
+        })?;
+    }
+}
+
+/// Decides how a wait goes on after an enter.
+///
+/// # Safety
+///
+/// Lent: the contract of [`wait`].
+unsafe fn after_enter(
+    mut guard: SetGuard,
+    (purpose, outcome): (Purpose, EnterOutcome),
+    buffer: &EventBuffer,
+    (left_ns, deadline_ns): (&mut Option<u64>, Option<u64>),
+) -> Step {
+    if outcome == EnterOutcome::Lost {
+        set_end::pass_through_set(&mut guard, poll_cycle::LOST);
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let result = unsafe { wait_passing(guard, buffer) };
+        // As if a signal had been handled: the program calls again, and the kernel serves that call.
+        return Step::Over(result.or(Some(Err(libc::EINTR))));
+    }
+    if purpose == Purpose::Sleep && guard.take_cancelled() {
+        return Step::Over(Some(Err(libc::ECANCELED)));
+    }
+    if std::mem::take(&mut guard.recheck) && purpose != Purpose::Recheck {
+        guard.push_all(false);
+        return Step::Enter(guard, Purpose::Recheck);
+    }
+    // SAFETY: Lent: the caller guarantees these pointers.
+    let filled = unsafe { reports::collect(&mut guard, buffer) };
+    if filled > 0 {
+        return Step::Over(Some(Ok(filled)));
+    }
+    if let Some(deadline_ns) = deadline_ns.filter(|_| *left_ns != Some(0)) {
+        *left_ns = Some(deadline_ns.saturating_sub(sys::now_ns()));
+    }
+    let is_interrupted = outcome == EnterOutcome::Interrupted;
+    if outcome == EnterOutcome::TimedOut || *left_ns == Some(0) {
+        Step::Over(Some(Ok(0)))
+    } else if is_interrupted && !ring_teardown::has_interrupted() {
+        Step::Over(Some(Err(libc::EINTR)))
+    } else if switch_position::is_released() {
+        Step::Released(guard)
+    } else {
+        // SAFETY: Lent: the caller guarantees these pointers.
+        unsafe { next_round(guard, buffer, *left_ns) }
+    }
+}
+
+/// Begins a round: pushes its entries, or reports events without an enter.
+///
+/// # Safety
+///
+/// Lent: the contract of [`wait`].
+unsafe fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<u64>) -> Step {
+    let (sleeps, has_work) = begin_round(&mut guard, left_ns);
+    if !has_work {
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let filled = unsafe { reports::collect(&mut guard, buffer) };
+        if filled > 0 || left_ns == Some(0) {
+            return Step::Over(Some(Ok(filled)));
         }
     }
+    guard.push_all(sleeps);
+    Step::Enter(
+        guard,
+        if sleeps {
+            Purpose::Sleep
+        } else {
+            Purpose::Work
+        },
+    )
 }
 
 /// Continues a wait on the kernel's set after the operator released the process while the thread slept. `None`: the
@@ -225,33 +307,9 @@ unsafe fn wait_released(
     Some(result)
 }
 
-/// Ends a round. Returns the result of the call if there are events.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn end_round(
-    mut guard: SetGuard,
-    buffer: &EventBuffer,
-    outcome: EnterOutcome,
-) -> Result<Option<CallResult>, SetGuard> {
-    if outcome == EnterOutcome::Lost {
-        set_end::pass_through_set(&mut guard, poll_cycle::LOST);
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let result = unsafe { wait_passing(guard, buffer) };
-        // As if a signal had been handled: the program calls again, and the kernel serves that call.
-        return Ok(Some(result.unwrap_or(Err(libc::EINTR))));
-    }
-    // SAFETY: Lent: the caller guarantees these pointers.
-    match unsafe { reports::collect(&mut guard, buffer) } {
-        0 => Err(guard),
-        filled => Ok(Some(Ok(filled))),
-    }
-}
-
-/// Finishes the last round. Returns whether this round may sleep, and whether it has entries to submit.
-fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bool) {
-    tidy_up(&mut guard);
+/// Finishes the last round. Returns whether this round may sleep, and whether it has to enter the kernel.
+fn begin_round(guard: &mut SetGuard, left_ns: Option<u64>) -> (bool, bool) {
+    tidy_up(guard);
     let something = guard.has_ready()
         || guard.has_ready_shared_member()
         || guard.kernel_ready
@@ -260,10 +318,12 @@ fn begin_round(mut guard: SetGuard, left_ns: Option<u64>) -> (SetGuard, bool, bo
             .iter()
             .any(|listener| listener.ready_events != 0);
     let sleeps = !something && left_ns != Some(0);
-    let has_work = guard.has_gathered()
+    let has_work = sleeps
+        || guard.recheck
+        || guard.has_gathered()
         || (guard.ring.as_mut())
             .is_some_and(|context| context.ring.is_ready() || context.ring.unsubmitted() > 0);
-    (guard, sleeps, has_work)
+    (sleeps, has_work)
 }
 
 /// Finishes what the last round left, before the ring is entered.
@@ -361,16 +421,16 @@ impl SetGuard {
             return false;
         }
         while let Some((entry, connection)) = self.next_ready() {
-            let edge = self[connection].events & EDGE_TRIGGERED != 0;
-            let kind = entry.kind();
-            let stays = matches!(kind, Kind::Served | Kind::HandedBack)
-                && self[connection].report() != 0
-                && (!edge || self[connection].member == Member::Changed);
-            if self[connection].bytes > 0 && self[connection].round.wrapping_add(1) != self.round {
+            let one = &self[connection];
+            let stays = one.report() != 0
+                && (one.events & EDGE_TRIGGERED == 0 || one.member == Member::Changed)
+                && matches!(entry.kind(), Kind::Served | Kind::HandedBack);
+            let is_unread = one.bytes > 0 && one.round.wrapping_add(1) != self.round;
+            if is_unread {
                 unread::copy_out(self, connection);
             }
-            let polls = self.mode == Mode::Serving;
-            if polls && self[connection].inbound.is_readable() && self[connection].polled == 0 {
+            let one = &self[connection];
+            if one.inbound.is_readable() && one.polled == 0 && self.mode == Mode::Serving {
                 // Unread data must not hide an error, even if the data is not reported again.
                 self.to_poll.push(connection.fd);
             }

@@ -24,11 +24,23 @@ pub(crate) fn get() -> i32 {
 /// Runs `body`, and returns `None` if it panics, so that a defect does not end the server. errno is unchanged.
 #[inline]
 pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
+    keep(|| catch_panic_only(body))
+}
+
+/// Runs `body`, which does not change errno, and returns `None` if it panics.
+#[inline]
+pub(crate) fn catch_panic_only<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(None)
+}
+
+/// Runs `body`, after which errno is as it was before.
+#[inline]
+pub(crate) fn keep<T>(body: impl FnOnce() -> T) -> T {
     // One call of the C library for both.
     // SAFETY: Typed: the address of the calling thread's own errno, which stays for as long as the thread.
     let errno = unsafe { &*libc::__errno_location().cast::<Cell<c_int>>() };
     let before = errno.get();
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(None);
+    let result = body();
     errno.set(before);
     result
 }

@@ -299,7 +299,9 @@ thread_local! {
     static IS_PRIVATE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Not inlined: a thread-local address would be computed for each look-up.
 #[cold]
+#[inline(never)]
 fn shared_entry(at: usize) -> Option<&'static Entry> {
     if at >= COUNT_OF_SHARED.load(Ordering::Acquire) || IS_PRIVATE.get() {
         return None;

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::config;
+use crate::errno;
 use crate::fd_table;
 use crate::identity;
 use crate::writability;
@@ -22,7 +23,7 @@ static LATE: AtomicBool = AtomicBool::new(false);
 /// Starts the thread, which sends output by the code that makes the requests.
 pub(crate) static START: OnceLock<fn() -> io::Result<()>> = OnceLock::new();
 
-/// Runs after bytes that may become late were queued.
+/// Runs after bytes that may become late were queued. errno is unchanged.
 #[inline]
 pub(crate) fn on_queued() {
     if STATE.load(Ordering::Relaxed) != RUNNING {
@@ -36,7 +37,7 @@ fn ensure_running_if_needed() {
         || config::get().batch_from_start
         || !identity::is_single_threaded()
     {
-        wake_or_start();
+        errno::keep(wake_or_start);
     }
 }
 

@@ -25,6 +25,7 @@ use std::thread;
 use crate::deferred_output::{self, on_writable};
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
+use crate::errno;
 use crate::flush_request::{
     self, ASLEEP, NONE, RUNNING, STATE, STOP_REQUESTED, THREAD_EXITED, ensure_running,
 };
@@ -87,9 +88,10 @@ pub(crate) fn flush_before_blocking(on: Option<&'static Set>) {
 
 #[cold]
 fn send_all(set: &'static Set) {
-    if let Some(mut guard) = set.take() {
-        guard.submit_sends();
-    }
+    errno::catch_panic(|| {
+        set.take()?.submit_sends();
+        Some(())
+    });
 }
 
 /// Returns whether the calling thread has queued bytes that the flush thread does not send.

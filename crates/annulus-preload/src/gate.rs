@@ -5,6 +5,16 @@ use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::fd_table::{Entry, Kind};
 use crate::set_end;
 
+/// Takes the set of a connection for a usual call: of the set's owner, outside of a poll cycle. `None`: [`served`]
+/// decides.
+#[inline(always)]
+pub(crate) fn usual(entry: &'static Entry) -> Option<SetGuard> {
+    match entry.kind() {
+        Kind::Served => Set::of(entry)?.take_as_owner(),
+        _ => None,
+    }
+}
+
 /// Takes the set of a connection whose call can be served. Fails with the reason if the call passes through.
 pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
     let set = Set::of(entry).ok_or(Why::Kernel)?;

@@ -23,7 +23,13 @@ impl Lock {
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let thread_id = thread_id();
-        !signals::may_jump() && self.try_take(thread_id) || self.wait(thread_id)
+        self.take_free(thread_id) || self.wait(thread_id)
+    }
+
+    /// Takes the lock for the calling thread if it is free, and no signal has to be blocked for it.
+    #[inline]
+    pub(crate) fn take_free(&self, thread_id: usize) -> bool {
+        !signals::may_jump() && self.try_take(thread_id)
     }
 
     #[inline]

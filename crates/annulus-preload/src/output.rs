@@ -7,6 +7,7 @@
 use crate::connection::Conn;
 use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, Set};
+use crate::errno;
 use crate::events::{EDGE_TRIGGERED, ONESHOT, OUT};
 use crate::fd_table::{self, Kind};
 use crate::flush_request;
@@ -46,7 +47,7 @@ pub(crate) fn reserve_output(inner: &mut Inner, connection: Conn, more: usize) -
     None
 }
 
-/// Records that `bytes` more are in the arena.
+/// Records that `bytes` more are in the arena. errno is unchanged.
 #[inline]
 pub(crate) fn on_queued(inner: &mut Inner, connection: Conn, bytes: usize) {
     inner[connection].out_bytes += bytes as u32;
@@ -69,7 +70,7 @@ pub(crate) fn on_queued(inner: &mut Inner, connection: Conn, bytes: usize) {
     let checks_clock = inner.writes.is_multiple_of(WRITES_PER_CHECK);
     let is_late = checks_clock && sys::now_ns() - inner.queued_at_ns > FLUSH_AFTER_NS;
     if is_late || inner.queued.len() >= CONNECTIONS_MAX || sends_immediately {
-        inner.submit_sends();
+        errno::keep(|| inner.submit_sends());
     }
 }
 

@@ -15,7 +15,6 @@ use crate::buffers::{Arena, Pool, RING_SLOTS};
 use crate::connection::Connection;
 use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
-use crate::errno;
 use crate::events::{ERR, HUP, IN, OUT, RDHUP};
 use crate::fd_table::{self, Kind};
 use crate::inbound::{Inbound, NextReceive};
@@ -103,11 +102,13 @@ fn submit_all(context: &mut RingContext) -> bool {
 }
 
 impl Inner {
-    /// Pushes all gathered entries.
-    pub(crate) fn push_all(&mut self) {
+    /// Pushes all gathered entries for an enter, which sleeps if `waits`.
+    pub(crate) fn push_all(&mut self, waits: bool) {
         let Some(mut context) = self.ring.take() else {
             return;
         };
+        context.counters.count(Event::Enters, 1);
+        context.counters.count(Event::Waits, u64::from(waits));
         for target in self.cancels.drain(..) {
             push(&mut context, cancel(target));
         }
@@ -383,7 +384,14 @@ pub(crate) enum EnterOutcome {
     Lost,
 }
 
-/// Pushes gathered entries, enters the kernel, sleeps there if `wait`, and reaps completions.
+/// The result of the part of a cycle in the kernel.
+pub(crate) struct Entered {
+    ret: Result<(), i32>,
+    wait_for: Wait,
+}
+
+/// Enters the kernel with the pushed entries ([`push_all`](Inner::push_all)), and sleeps there if `wait`. Then
+/// [`finish_cycle`] reaps the completions. The caller catches no panic here: the thread may be ended by unwinding.
 ///
 /// # Safety
 ///
@@ -393,16 +401,7 @@ pub(crate) unsafe fn enter(
     wait: bool,
     timeout_ns: Option<u64>,
     mask: *const u64,
-) -> Option<(SetGuard, EnterOutcome)> {
-    let guard = errno::catch_panic(|| {
-        let mut guard = guard;
-        if let Some(context) = &guard.ring {
-            context.counters.count(Event::Enters, 1);
-            context.counters.count(Event::Waits, u64::from(wait));
-        }
-        guard.push_all();
-        Some(guard)
-    })?;
+) -> (SetGuard, Entered) {
     let mut wait_for = match wait {
         true => guard.accept_burst.next_wait(timeout_ns),
         false => Wait::No,
@@ -424,7 +423,7 @@ pub(crate) unsafe fn enter(
             }
         }
     });
-    errno::catch_panic(|| Some(finish_cycle(guard, ret, wait_for)))
+    (guard, Entered { ret, wait_for })
 }
 
 /// Submits separately before a patient wait: an enter that has also taken entries does not report whether a signal
@@ -440,11 +439,8 @@ fn submit_first(ring: &mut ServerRing, wait_for: Wait) -> (Result<(), i32>, Wait
 }
 
 /// Reaps the completions of a cycle, and lets other threads take the set.
-fn finish_cycle(
-    mut guard: SetGuard,
-    ret: Result<(), i32>,
-    wait_for: Wait,
-) -> (SetGuard, EnterOutcome) {
+pub(crate) fn finish_cycle(mut guard: SetGuard, entered: Entered) -> (SetGuard, EnterOutcome) {
+    let Entered { ret, wait_for } = entered;
     let count = guard.reap();
     if is_lost(ret) {
         guard.unpush();

@@ -7,7 +7,7 @@
 use libc::iovec;
 
 use crate::connection::Conn;
-use crate::counters::{self, Why};
+use crate::counters::{self, Call, Why};
 use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, SetGuard};
 use crate::errno::CallResult;
@@ -28,6 +28,48 @@ const KNOWN: i32 = libc::MSG_PEEK
     | libc::MSG_TRUNC
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
+
+/// Reads received bytes, or finds none, if the connection is in its usual state. `None`: [`read`] decides.
+///
+/// # Safety
+///
+/// Lent: `base` is valid for writes of `bytes`.
+#[inline]
+pub(crate) unsafe fn read_usual(
+    entry: &'static Entry,
+    fd: i32,
+    (base, bytes): (*mut u8, usize),
+    call: Call,
+) -> Option<CallResult> {
+    let mut guard = gate::usual(entry)?;
+    let inner: &mut Inner = &mut guard;
+    let connection = inner.own_connection(entry, fd);
+    let one = &inner[connection];
+    let received = one.bytes as usize;
+    let result = if received == 0 {
+        // The ring was asked since the last wait, and a receive is pending.
+        let is_empty = one.inbound == Inbound::Armed && one.round == inner.round;
+        let is_usual = is_empty && one.copied_out.is_empty() && one.error == 0;
+        if !is_usual || one.has_input_ended() || bytes == 0 {
+            return None;
+        }
+        Err(libc::EAGAIN)
+    } else {
+        if !sys::may_be_mapped(base) || bytes > received && !one.copied_out.is_empty() {
+            return None;
+        }
+        let count = received.min(bytes);
+        // SAFETY: Lent: the caller's buffer; Owned: the connection's part of a buffer.
+        unsafe { std::ptr::copy_nonoverlapping(one.at, base, count) };
+        consume_received(inner, connection, count);
+        if inner[connection].inbound != Inbound::Armed {
+            rearm(inner, connection);
+        }
+        Ok(count)
+    };
+    inner.count_served(call);
+    Some(result)
+}
 
 /// Reads from a connection that is served, or that has buffered bytes. `None`: passes through to the kernel. `by_read`:
 /// the call is `read` or `readv`, which do not access the socket if their buffer is empty.
@@ -256,16 +298,28 @@ unsafe fn copy_buffered(
 fn drop_first(inner: &mut Inner, connection: Conn, bytes: usize) {
     let first = bytes.min(inner[connection].bytes as usize);
     if first > 0 {
-        inner[connection].at = inner[connection].at.wrapping_add(first);
-        inner[connection].bytes -= first as u32;
-        if inner[connection].bytes == 0 {
-            release_buffer(inner, connection);
-        }
+        consume_received(inner, connection, first);
     }
     inner[connection].copied_out.take(bytes - first);
+    rearm(inner, connection);
+}
+
+/// Receives again after the program has read, if little is buffered.
+fn rearm(inner: &mut Inner, connection: Conn) {
     if inner[connection].buffered() < REARM_BELOW_BYTES {
         inner.arm(connection);
         hand_back::finish_hand_back(inner, connection);
+    }
+}
+
+/// Consumes the first `bytes` bytes in the receive buffer, which has at least that many.
+#[inline]
+fn consume_received(inner: &mut Inner, connection: Conn, bytes: usize) {
+    let one = &mut inner[connection];
+    one.at = one.at.wrapping_add(bytes);
+    one.bytes -= bytes as u32;
+    if one.bytes == 0 {
+        release_buffer(inner, connection);
     }
 }
 

@@ -101,6 +101,7 @@ unsafe fn collect_ready(
         .filter(|listener| listener.ready_events != 0);
     let others = listeners.count() + usize::from(guard.kernel_ready);
     let reserved = match max {
+        _ if others == 0 => 0,
         1 => others.min(guard.round as usize & 1),
         _ => others.min(max / 2),
     };
@@ -109,7 +110,6 @@ unsafe fn collect_ready(
         let Some((entry, connection)) = guard.next_ready() else {
             break;
         };
-        let edge = guard[connection].events & EDGE_TRIGGERED != 0;
         let mut report = guard[connection].report();
         match entry.kind() {
             Kind::Served if report & OUT != 0 => {
@@ -124,17 +124,21 @@ unsafe fn collect_ready(
             }
             _ => report = 0,
         }
-        if report != 0 && (!edge || guard[connection].member == Member::Changed) {
-            if guard[connection].events & ONESHOT != 0 {
+        let one = &guard[connection];
+        let (events, data) = (one.events, one.data);
+        let is_level = events & EDGE_TRIGGERED == 0;
+        if report != 0 && (is_level || one.member == Member::Changed) {
+            let is_oneshot = events & ONESHOT != 0;
+            if is_oneshot {
                 report |= oneshot_events(guard, entry, connection);
             }
             // SAFETY: Lent: `filled` is below `max`.
-            unsafe { buffer.put(filled, report, guard[connection].data) };
-            guard[connection].member = match guard[connection].events & ONESHOT {
-                0 => Member::Reported,
-                _ => Member::Disabled,
+            unsafe { buffer.put(filled, report, data) };
+            guard[connection].member = match is_oneshot {
+                false => Member::Reported,
+                true => Member::Disabled,
             };
-            if !edge {
+            if is_level {
                 // It may still be ready, or have unread data; it moves behind the others.
                 guard.make_ready(connection);
             }

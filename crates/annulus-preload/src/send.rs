@@ -8,7 +8,7 @@
 use libc::iovec;
 
 use crate::connection::Conn;
-use crate::counters::{self, Why};
+use crate::counters::{self, Call, Why};
 use crate::deferred_output;
 use crate::duplicates;
 use crate::epoll_set::{Inner, Set};
@@ -29,6 +29,61 @@ const DIRECT_WRITE_BYTES: usize = 4096;
 const QUEUED_MAX: usize = 64 << 10;
 /// The longest time that a process waits for deferred output at its end, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
+
+/// Queues a small write, if the connection is in its usual state. `None`: [`write`] decides.
+///
+/// # Safety
+///
+/// Lent: the vectors are valid for reads.
+#[inline]
+pub(crate) unsafe fn write_usual(
+    entry: &'static Entry,
+    fd: i32,
+    vectors: &[iovec],
+    call: Call,
+) -> Option<CallResult> {
+    let mut guard = gate::usual(entry)?;
+    let inner: &mut Inner = &mut guard;
+    let connection = inner.own_connection(entry, fd);
+    let total = sys::vector_bytes(vectors, true).ok()?;
+    let one = &mut inner[connection];
+    let fits = !is_large(total, one.out_bytes) && total > 0;
+    let is_usual = one.accepts_write() && one.error == 0 && one.backlog.is_empty();
+    if !fits || !is_usual {
+        return None;
+    }
+    one.has_more = false;
+    let (from, used, reserved) = (one.out_from, one.out_bytes, one.out_reserved);
+    let arena = &mut inner.ring.as_mut()?.arena;
+    let (from, reserved) = arena.extend(from, used, reserved, total as u32)?;
+    let at = arena.at(from + used);
+    (inner[connection].out_from, inner[connection].out_reserved) = (from, reserved);
+    // SAFETY: Lent: the caller's vectors; Owned: `extend` has reserved all of these bytes.
+    unsafe { copy(vectors, at) };
+    output::on_queued(inner, connection, total);
+    inner.count_served(call);
+    Some(Ok(total))
+}
+
+/// Returns whether a write is not queued behind `queued` bytes.
+#[inline]
+fn is_large(total: usize, queued: u32) -> bool {
+    total >= DIRECT_WRITE_BYTES || queued as usize + total > QUEUED_MAX
+}
+
+/// # Safety
+///
+/// Lent: the vectors are valid for reads, and `at` for writes of all their bytes.
+#[inline]
+unsafe fn copy(vectors: &[iovec], mut at: *mut u8) {
+    for vector in vectors {
+        // SAFETY: Lent: the caller guarantees these pointers.
+        unsafe {
+            std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), at, vector.iov_len);
+            at = at.add(vector.iov_len);
+        }
+    }
+}
 
 /// Writes to a connection that is served, or that has deferred output. `None`: passes through to the kernel.
 ///
@@ -115,8 +170,7 @@ unsafe fn write_served(inner: &mut Inner, connection: Conn, vectors: &[iovec]) -
             return Err(libc::EAGAIN);
         }
     }
-    let queued = inner[connection].out_bytes as usize;
-    let at_once = total >= DIRECT_WRITE_BYTES || queued + total > QUEUED_MAX;
+    let at_once = is_large(total, inner[connection].out_bytes);
     if !at_once && inner[connection].outbound == Outbound::Writable {
         // SAFETY: Lent: the caller guarantees these pointers.
         if unsafe { queue(inner, connection, vectors, total) } {
@@ -145,14 +199,8 @@ unsafe fn queue(inner: &mut Inner, connection: Conn, vectors: &[iovec], total: u
     let Some(at) = output::reserve_output(inner, connection, total) else {
         return false;
     };
-    let mut at = at;
-    for vector in vectors {
-        // SAFETY: Lent: the caller's vectors; Owned: `reserve_output` has reserved all of these bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), at, vector.iov_len);
-            at = at.add(vector.iov_len);
-        }
-    }
+    // SAFETY: Lent: the caller's vectors; Owned: `reserve_output` has reserved all of these bytes.
+    unsafe { copy(vectors, at) };
     output::on_queued(inner, connection, total);
     true
 }

@@ -14,7 +14,6 @@ use libc::{
 
 use super::catch_panic;
 use crate::epoll_set::Set;
-use crate::epoll_set_list;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
 use crate::process;
@@ -31,14 +30,7 @@ pub(super) fn before_blocking() {
 /// Sends queued bytes before a wait on a set, which sends the set's own queued bytes.
 #[inline]
 pub(super) fn before_blocking_on(set: Option<&'static Set>) {
-    // The usual case: `getc` gets here for each byte.
-    if epoll_set_list::none_is_queued() {
-        return;
-    }
-    catch_panic(|| {
-        flush_thread::flush_before_blocking(set);
-        None
-    });
+    flush_thread::flush_before_blocking(set);
 }
 
 /// Sends queued bytes before an accept that may block. Queries once whether the listener blocks.

@@ -17,7 +17,7 @@ use super::waits::{
 };
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
-use crate::errno::{self, CallResult, into_return};
+use crate::errno::{self, CallResult, catch_panic_only, into_return};
 use crate::events::OUT;
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
@@ -27,9 +27,35 @@ use crate::receive;
 use crate::send;
 use crate::sys;
 
+/// Flags of calls that do not change what the library does in the usual state of a connection.
+const USUAL_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
 /// The maximum number of vectors of a call.
 const VECTORS_MAX: usize = 1024;
 
+/// Reads into one buffer.
+#[inline]
+unsafe fn read_one(
+    call: Call,
+    fd: c_int,
+    base: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> Option<CallResult> {
+    if flags & !USUAL_FLAGS == 0
+        && let Some(entry) = fd_table::entry(fd)
+    {
+        let into = (base.cast(), bytes);
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let result = catch_panic_only(|| unsafe { receive::read_usual(entry, fd, into, call) });
+        if result.is_some() {
+            return result;
+        }
+    }
+    pass_on!(read_by(call, fd, &one(base, bytes), flags))
+}
+
+#[inline(never)]
 unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
     let by_read = matches!(call, Call::Read | Call::Readv);
     if flags & libc::MSG_OOB != 0 {
@@ -121,7 +147,22 @@ unsafe fn behind(
     call(&raw mut message)
 }
 
+#[inline]
 unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
+    if flags & !USUAL_FLAGS == 0
+        && let Some(entry) = fd_table::entry(fd)
+    {
+        // SAFETY: Lent: the caller guarantees these pointers.
+        let result = catch_panic_only(|| unsafe { send::write_usual(entry, fd, vectors, call) });
+        if result.is_some() {
+            return result;
+        }
+    }
+    pass_on!(write_any(call, fd, vectors, flags))
+}
+
+#[inline(never)]
+unsafe fn write_any(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
     let result = match fd_state(fd) {
         FdState::Kernel => {
             fd_table::on_written(fd);
@@ -228,7 +269,7 @@ fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
 
 hooks! {
     fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t
-        = pass_on!(read_by(Call::Read, fd, &one(base, bytes), 0));
+        = pass_on!(read_one(Call::Read, fd, base, bytes, 0));
 
     fn __read_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t) -> ssize_t {
         checked(bytes, capacity);
@@ -244,7 +285,7 @@ hooks! {
     }
 
     fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t
-        = pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags));
+        = pass_on!(read_one(Call::Recv, fd, base, bytes, flags));
 
     fn __recv_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t, flags: c_int) -> ssize_t {
         checked(bytes, capacity);
@@ -253,7 +294,7 @@ hooks! {
 
     fn recvfrom(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int, from: *mut sockaddr,
         from_bytes: *mut socklen_t) -> ssize_t {
-        match pass_on!(read_by(Call::Recv, fd, &one(base, bytes), flags)) {
+        match pass_on!(read_one(Call::Recv, fd, base, bytes, flags)) {
             // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were
             // read.
             Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {

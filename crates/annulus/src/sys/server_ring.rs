@@ -264,7 +264,8 @@ impl ServerRing {
         }
     }
 
-    /// Returns whether an enter or [`next_completion`](ServerRing::next_completion) would find something. No system call.
+    /// Returns whether an enter or [`next_completion`](ServerRing::next_completion) would find something. No system
+    /// call.
     #[inline]
     pub fn is_ready(&mut self) -> bool {
         self.ring.ready()

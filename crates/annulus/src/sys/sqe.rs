@@ -46,6 +46,10 @@ pub(super) fn to_entry(sqe: Sqe) -> io_uring::squeue::Entry {
 
 /// A completion of a request.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "__preload"),
+    allow(unreachable_pub, reason = "only that feature exports it")
+)]
 pub struct Cqe {
     /// The `user_data` of the completed request.
     pub user_data: u64,
@@ -55,6 +59,10 @@ pub struct Cqe {
     pub flags: u32,
 }
 
+#[cfg_attr(
+    not(feature = "__preload"),
+    allow(unreachable_pub, reason = "only that feature exports it")
+)]
 impl Cqe {
     /// Returns whether another CQE follows for the same operation (`IORING_CQE_F_MORE`).
     #[inline]

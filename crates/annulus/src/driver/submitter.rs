@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use super::handle::DriverHandle;
 use super::lazy_driver::LazyDriver;
-use super::{blocking, contain, coop_budget, thread_rings};
+use super::{Operation, blocking, contain, coop_budget, thread_rings};
 use crate::buf::{Arena, Arenas, BouncePool, BufferLayout, RegisteredRegion};
 use crate::error::SetupError;
 use crate::fd::{CloseFd, MountHints};
 use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times};
 use crate::narrow::to_ns;
-use crate::op::{FileOp, Resume, SyncAttempt};
+use crate::op::{FileOp, Nop, Resume, Sleep, SyncAttempt};
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
@@ -316,6 +316,15 @@ impl Submitter {
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(crate) fn nop(&self) -> Operation<'_, Nop> {
+        Operation::new(self, Nop)
+    }
+
+    /// Returns an operation that waits for `time`.
+    pub(crate) fn sleep(&self, time: Duration) -> Operation<'_, Sleep> {
+        Operation::new(self, Sleep::new(time)).timeout(time)
     }
 
     /// Returns whether the engine takes operations: it has not ended, and this is not a child of a fork.

@@ -1,17 +1,19 @@
 //! Directory listings, and their entries.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::future::{IntoFuture, poll_fn, ready};
+mod entries;
+
+pub use entries::FileKind;
+
+use std::ffi::OsString;
+use std::future::ready;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::{Dir, FileKind, PathIn, paths};
+use super::{Dir, PathIn, paths};
 use crate::driver::{Operation, Submitter};
 use crate::fd::Fd;
-use crate::item_stream::item_stream;
 use crate::op::{ListDir, Listed, Piece};
 
 /// An entry of a directory.
@@ -48,21 +50,9 @@ impl DirEntry {
         }
     }
 
-    /// Returns the name, without the directory.
-    pub fn name(&self) -> &OsStr {
-        &self.name
-    }
-
     /// Returns the inode number. Linux only.
     pub fn inode(&self) -> u64 {
         self.inode
-    }
-
-    /// Returns the kind of file, without following links. If the file system does not include the kinds in its listing,
-    /// the listing asks for each as `lstat(2)` does. [`FileKind::Other`] if that fails, usually because the entry was
-    /// removed meanwhile.
-    pub fn kind(&self) -> FileKind {
-        self.kind
     }
 }
 
@@ -117,26 +107,6 @@ impl ReadDir {
         }
     }
 
-    /// Returns the next entry; `None` at the end, and after an error. May be dropped and called again without loss.
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let mut entries = engine.read_dir(dir.path().join("missing"));
-    /// let error = entries.next().await.unwrap().unwrap_err(); // the first item, not the call, has the error
-    /// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-    /// assert!(entries.next().await.is_none());
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `open(2)` or `getdents64(2)`, unchanged (`ENOTDIR`).
-    pub async fn next(&mut self) -> Option<io::Result<DirEntry>> {
-        poll_fn(|context| self.poll_next(context)).await
-    }
-
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
         loop {
             if let Some(listed) = self.piece.as_mut().and_then(Piece::next) {
@@ -163,8 +133,6 @@ impl ReadDir {
     }
 }
 
-item_stream!([] ReadDir, io::Result<DirEntry>);
-
 /// Reads a piece into the memory of `spare`.
 async fn read_piece(
     submitter: Arc<Submitter>,
@@ -173,25 +141,4 @@ async fn read_piece(
 ) -> io::Result<(Arc<Submitter>, Fd, Piece)> {
     let piece = Operation::new(&submitter, ListDir::new(fd.clone(), spare)).await?;
     Ok((submitter, fd, piece))
-}
-
-impl IntoFuture for ReadDir {
-    type Output = io::Result<Vec<DirEntry>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<Vec<DirEntry>>> + Send>>;
-
-    fn into_future(mut self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut entries = Vec::new();
-            while let Some(entry) = self.next().await {
-                entries.push(entry?);
-            }
-            Ok(entries)
-        })
-    }
-}
-
-impl fmt::Debug for ReadDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadDir").finish_non_exhaustive()
-    }
 }

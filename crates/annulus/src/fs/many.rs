@@ -1,8 +1,12 @@
 //! Many reads as one batch, with results in order of completion or in order of the requests.
 
+mod results;
+
+pub use results::Completed;
+
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,7 +17,6 @@ use crate::buf::{IoBufMut, ReadTarget};
 use crate::driver::many::Batch;
 use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
-use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{FileOp, Op, READS_PER_STEP, ReadAt, Sleep, Try, Until, read_cached};
@@ -22,33 +25,6 @@ use crate::sys::engine_error::{EngineError, error_of};
 /// The number of reads of one batch that are submitted at a time; the iterator is advanced as reads complete. This
 /// bounds the memory of a batch. The load on the device is bounded by the engine's in-flight limits.
 const WINDOW: usize = 1024;
-
-/// One completed read of a batch.
-///
-/// ```
-/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-/// # let dir = tempfile::tempdir()?;
-/// # let engine = annulus::Engine::new()?;
-/// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
-/// let file = engine.open(&path).await?;
-/// let mut batch = file.read_many_at([(vec![0; 2], 0), (vec![0; 2], 100)]);
-/// while let Some(completed) = batch.next().await {
-///     let (bytes, _) = completed.result?; // one failed read does not end the others
-///     // Results are in order of completion: `index` says which read it was.
-///     assert_eq!(bytes, if completed.index == 0 { 2 } else { 0 }); // 0 beyond the end of the file
-/// }
-/// # Ok(()) }) }
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Completed<B> {
-    /// The position of the read among the requests, starting at 0.
-    pub index: usize,
-    /// The offset of the read.
-    pub offset: u64,
-    /// The result, like that of [`File::read_at`].
-    pub result: BufResult<usize, B>,
-}
 
 /// The request that an operation of a batch executes.
 #[derive(Clone, Copy, Debug)]
@@ -385,32 +361,6 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         }
     }
 
-    /// Returns the next result, in order of completion; `None` when every read has completed.
-    ///
-    /// Cancel safe: dropping the future loses no result. Results are lost only with the `ReadMany`.
-    ///
-    /// A batch and other work in one task. A dropped `next` loses no result:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 4096])?;
-    /// let file = engine.open(&path).await?;
-    /// let mut batch = file.read_many_at([(vec![0; 4096], 0)]);
-    /// let first = futures_lite::future::poll_once(batch.next()).await; // or a `select`
-    /// let completed = match first {
-    ///     Some(completed) => completed, // the data was in the page cache
-    ///     None => batch.next().await,
-    /// };
-    /// assert_eq!(completed.expect("one read").result?.0, 4096);
-    /// assert!(batch.next().await.is_none());
-    /// # Ok(()) }) }
-    /// ```
-    pub async fn next(&mut self) -> Option<Completed<B>> {
-        poll_fn(|context| self.poll_next(context)).await
-    }
-
     /// Polls for the next result; see [`next`](ReadMany::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
         if !coop_budget::may_go_on() {
@@ -456,8 +406,6 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
 
 impl<B: IoBufMut, I> Unpin for ReadMany<'_, B, I> {}
 
-item_stream!(['a, B: IoBufMut, I: Iterator<Item = (B, u64)>] ReadMany<'a, B, I>, Completed<B>);
-
 impl ReadRequest {
     pub(crate) fn result<B>(self, result: BufResult<usize, B>) -> Completed<B> {
         Completed {
@@ -465,30 +413,6 @@ impl ReadRequest {
             offset: self.offset,
             result,
         }
-    }
-}
-
-impl<'a, B, I> IntoFuture for ReadMany<'a, B, I>
-where
-    B: IoBufMut,
-    I: Iterator<Item = (B, u64)> + Send + 'a,
-{
-    type Output = Vec<BufResult<usize, B>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
-
-    fn into_future(mut self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut results: Vec<Option<BufResult<usize, B>>> = Vec::new();
-            while let Some(Completed { index, result, .. }) = self.next().await {
-                if results.len() <= index {
-                    results.resize_with(index + 1, || None);
-                }
-                if let Some(entry) = results.get_mut(index) {
-                    *entry = Some(result);
-                }
-            }
-            results.into_iter().flatten().collect()
-        })
     }
 }
 

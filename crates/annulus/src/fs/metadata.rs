@@ -2,36 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::DirectAlignment;
+use super::{DirectAlignment, FileKind};
 use crate::op::{StatResult, Statx};
 use crate::sys::call::{S_IFMT, STATX_BTIME, STATX_DIOALIGN, StatxTimestamp, file_type};
-
-/// A kind of file.
-///
-/// ```
-/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-/// # let dir = tempfile::tempdir()?;
-/// # let engine = annulus::Engine::new()?;
-/// # let path = dir.path().join("link");
-/// use annulus::fs::FileKind;
-///
-/// engine.symlink("missing", &path).await?;
-/// assert_eq!(engine.symlink_metadata(&path).await?.kind(), FileKind::Symlink);
-/// assert!(engine.metadata(&path).await.is_err()); // follows the link
-/// # Ok(()) }) }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Dir,
-    /// A symbolic link.
-    Symlink,
-    /// A pipe, a socket or a device, or a directory entry whose kind could not be found out.
-    Other,
-}
 
 impl FileKind {
     fn of_mode(mode: u16) -> FileKind {

@@ -4,13 +4,12 @@
 //! future that submits nothing before its first poll. The future may be dropped at any time: the engine keeps the
 //! buffer until the kernel has finished with it.
 
-// One long file, because it has all methods of `File`, with their documentation.
-
 pub(crate) mod copy;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 mod cursor;
 mod dir;
 mod direct;
+mod everywhere;
 mod load;
 mod many;
 mod merge;
@@ -26,11 +25,12 @@ pub(crate) mod whole;
 
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 pub use cursor::FileCursor;
-pub use dir::{DirEntry, ReadDir};
+pub use dir::{DirEntry, FileKind, ReadDir};
+pub use everywhere::Closed;
 pub use load::Load;
 pub use many::{Completed, ReadMany};
 pub use merge::{Merge, ReadMerged};
-pub use metadata::{DeviceNumber, FileKind, Metadata};
+pub use metadata::{DeviceNumber, Metadata};
 pub use options::{OpenOptions, Opening};
 pub use path_in::{Dir, OpPath, PathIn};
 pub use read_into::ReadInto;
@@ -306,65 +306,13 @@ impl File {
         Operation::new(&self.submitter, op)
     }
 
-    /// Reads into `buf`, starting at `offset`, in one transfer. Returns the number of bytes and the buffer.
-    ///
-    /// The number may be less than the buffer's capacity; 0 means the end of the file. Data in the page cache is copied
-    /// on the calling thread at the first poll, without a driver. If the future is dropped, the engine keeps the buffer
-    /// and frees it.
-    ///
-    /// An unaligned read of a file opened with `O_DIRECT` uses aligned memory of the engine: it reads the enclosing
-    /// aligned range and copies the requested part.
-    ///
-    /// The end of the file is a short read, and then one of 0 bytes:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
-    /// let file = engine.open(&path).await?;
-    /// let (bytes, buf) = file.read_at(vec![0; 8], 6).await?;
-    /// assert_eq!(&buf[..bytes], b"6789"); // the rest of `buf` is not from the file
-    /// let (bytes, _) = file.read_at(buf, 10).await?;
-    /// assert_eq!(bytes, 0);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `pread(2)`, unchanged. Fails with `InvalidInput` if the range ends beyond `i64::MAX`, or
-    /// if the buffer has no capacity, because a result of 0 would look like the end of the file. The error contains the
-    /// buffer.
-    pub fn read_at<B: IoBufMut>(
-        &self,
-        buf: B,
-        offset: u64,
-    ) -> Operation<'_, ReadAt<B>, BufResult<usize, B>> {
+    #[inline]
+    fn read_some<B: IoBufMut>(&self, buf: B, offset: u64) -> Operation<'_, ReadAt<B>> {
         self.read(buf, offset, Until::Once)
     }
 
-    /// Reads until `buf` is full, and continues after short transfers. If the future is dropped, the engine frees the
-    /// buffer.
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
-    /// use std::io::ErrorKind;
-    ///
-    /// let file = engine.open(&path).await?;
-    /// let record = file.read_exact_at(vec![0; 4], 2).await?; // the buffer alone: it is full
-    /// assert_eq!(record, b"2345");
-    /// let error = file.read_exact_at(record, 8).await.unwrap_err();
-    /// assert_eq!(error.error().kind(), ErrorKind::UnexpectedEof);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with `UnexpectedEof` if the file ends first, and otherwise like [`read_at`](File::read_at).
-    pub fn read_exact_at<B: IoBufMut>(
+    #[inline]
+    fn read_full<B: IoBufMut>(
         &self,
         buf: B,
         offset: u64,
@@ -395,32 +343,6 @@ impl File {
             None => Ok(ReadMemory::Buf { align_bytes: 1 }),
             Some(direct) => direct.target(address, bytes, offset, &self.submitter.bounces),
         }
-    }
-
-    /// Reads into a borrowed slice, starting at `offset`, in one transfer. Returns the number of bytes.
-    ///
-    /// Cached data is read directly into the slice. Other data is read into memory of the engine and copied when the
-    /// result is taken, so dropping the future at any time is sound.
-    ///
-    /// The result is short at the end of the file. The rest of the slice is not changed:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123456789")?;
-    /// let file = engine.open(&path).await?;
-    /// let mut table = [0; 8];
-    /// let bytes = file.read_into(&mut table, 6).await?;
-    /// assert_eq!(&table[..bytes], b"6789");
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`read_at`](File::read_at).
-    pub fn read_into<'a>(&'a self, into: &'a mut [u8], offset: u64) -> ReadInto<'a> {
-        ReadInto::new(self, offset, into)
     }
 
     /// Reads into several buffers in order, starting at `offset`, in one transfer. Takes at most 1,024 buffers.
@@ -520,99 +442,6 @@ impl File {
         check_range(offset, 0)
     }
 
-    /// Writes `buf` at `offset`, in one transfer. Returns the number of bytes, which may be less than the length, and
-    /// the buffer. A dropped write may still reach the file.
-    ///
-    /// A write may be short, for example on a full disk. [`write_all_at`](File::write_all_at) continues:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let file = engine.create(dir.path().join("data")).await?;
-    /// let (bytes, buf) = file.write_at(b"record".to_vec(), 4).await?;
-    /// assert!(bytes <= buf.len());
-    /// // The bytes before the offset are a hole, which reads as zeros.
-    /// assert_eq!(engine.read(dir.path().join("data")).await?, b"\0\0\0\0record");
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `pwrite(2)`, unchanged (`ENOSPC`, `EFBIG`, …). Fails with `InvalidInput` if the range
-    /// ends beyond `i64::MAX`. Also fails with `InvalidInput` if the file was opened with `O_DIRECT` and the write is
-    /// not aligned: the engine would have to read and rewrite the neighbouring bytes.
-    pub fn write_at<B: IoBuf>(
-        &self,
-        buf: B,
-        offset: u64,
-    ) -> Operation<'_, WriteAt<B>, BufResult<usize, B>> {
-        self.write(buf, offset, 0, false)
-    }
-
-    /// Writes all of `buf`, and continues after short transfers. If the future is dropped, all, a part or none of it
-    /// may be written.
-    ///
-    /// Writes in flight together have no order. Await one before the next where they overlap:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let file = engine.create(dir.path().join("data")).await?;
-    /// let (one, two) = (file.write_all_at("left ", 0), file.write_all_at("right", 5));
-    /// let (one, two) = futures_lite::future::zip(one, two).await; // both at a time
-    /// one?;
-    /// two?;
-    /// assert_eq!(engine.read(dir.path().join("data")).await?, b"left right");
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with `WriteZero` if the file accepts no more bytes, and otherwise like [`write_at`](File::write_at).
-    pub fn write_all_at<B: IoBuf>(
-        &self,
-        buf: B,
-        offset: u64,
-    ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
-        self.write(buf, offset, 0, true)
-            .map(|result, _| result.map(|(_, buf)| buf))
-    }
-
-    /// Writes all of `buf` durably (`RWF_DSYNC`). On success, the bytes and the metadata needed to read them are on
-    /// stable storage.
-    ///
-    /// On a file that was not opened with `O_DIRECT`, this is a system call on a blocking thread with every backend,
-    /// because a ring executes such writes to one file one after another. Up to
-    /// [`blocking_threads`](crate::EngineBuilder::blocking_threads) of them run in parallel.
-    ///
-    /// One call instead of a write and a sync, for the entries of a log:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let log = engine.create(dir.path().join("log")).await?;
-    /// let entry = log.write_all_durable_at(b"entry".to_vec(), 0).await?;
-    /// // It is on stable storage now. The file's name is, once its directory was synced:
-    /// engine.open_dir(dir.path()).await?.file().sync_all().await?;
-    /// # assert_eq!(entry, b"entry");
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`write_all_at`](File::write_all_at).
-    pub fn write_all_durable_at<B: IoBuf>(
-        &self,
-        buf: B,
-        offset: u64,
-    ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
-        self.write(buf, offset, RWF_DSYNC, true)
-            .map(|result, _| result.map(|(_, buf)| buf))
-    }
-
     /// Writes all of `buf`: at `offset`, or to a pipe, terminal or the like, which has no offsets.
     async fn write_whole<B: IoBuf>(&self, buf: B, offset: u64) -> WholeResult<B> {
         if self.fd.has_offsets() {
@@ -620,6 +449,21 @@ impl File {
         }
         let (_, buf) = self.op(WriteAt::stream(self.fd.clone(), buf)).await?;
         Ok(buf)
+    }
+
+    fn write_some<B: IoBuf>(&self, buf: B, offset: u64) -> Operation<'_, WriteAt<B>> {
+        self.write(buf, offset, 0, false)
+    }
+
+    fn write_full<B: IoBuf>(
+        &self,
+        buf: B,
+        offset: u64,
+        durable: bool,
+    ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
+        let flags = if durable { RWF_DSYNC } else { 0 };
+        self.write(buf, offset, flags, true)
+            .map(|result, _| result.map(|(_, buf)| buf))
     }
 
     fn write<B: IoBuf>(
@@ -712,90 +556,6 @@ impl File {
             Ok(()) => self.op(WriteVectoredAt::new(self.fd.clone(), bufs, offset, 0, all)),
             Err(error) => Operation::ready(&self.submitter, Err(BufError::new(error, Some(bufs)))),
         }
-    }
-
-    /// Reads many ranges, submitted together. Each item of `reads` is a buffer and an offset.
-    ///
-    /// [`ReadMany::next`] returns results in order of completion. Awaiting the `ReadMany` itself returns all results in
-    /// order of the requests.
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?; let path = dir.path().join("data"); std::fs::write(&path, vec![7; 65_536])?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let file = engine.open(&path).await?;
-    /// let reads = [0, 8192, 16_384].map(|offset| (vec![0; 4096], offset));
-    ///
-    /// // All results, in order of the requests:
-    /// for result in file.read_many_at(reads.clone()).await {
-    ///     let (n, page) = result?;
-    ///     assert_eq!((n, page[0]), (4096, 7));
-    /// }
-    ///
-    /// // Each result as soon as it is complete:
-    /// let mut batch = file.read_many_at(reads);
-    /// while let Some(completed) = batch.next().await {
-    ///     let (n, page) = completed.result?;
-    ///     println!("read {}: {n} bytes at {}, first {}", completed.index, completed.offset, page[0]);
-    /// }
-    /// # Ok(()) }) }
-    /// ```
-    pub fn read_many_at<B, I>(&self, reads: I) -> ReadMany<'_, B, I::IntoIter>
-    where
-        B: IoBufMut,
-        I: IntoIterator<Item = (B, u64)>,
-    {
-        ReadMany::new(self, reads.into_iter())
-    }
-
-    /// Makes data and metadata durable: `fsync(2)`.
-    ///
-    /// Covers the writes that completed before this future was first polled, and no others. The kernel may report an
-    /// error only once, so a later success does not mean that the data is safe. A sync whose future is dropped may lose
-    /// such an error.
-    ///
-    /// A sync that runs beside a write need not cover it:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let file = engine.create(dir.path().join("data")).await?;
-    /// let write = file.write_all_at("hello", 0);
-    /// write.await?; // first the write,
-    /// file.sync_all().await?; // then the sync
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `fsync(2)`, unchanged (`EIO`, `ENOSPC`, `EDQUOT`).
-    pub fn sync_all(&self) -> Operation<'_, Fsync, io::Result<()>> {
-        self.op(Fsync::new(self.fd.clone(), false))
-    }
-
-    /// Makes data durable, and the metadata needed to read it: `fdatasync(2)`.
-    ///
-    /// It leaves out metadata that is not needed to read the data, such as the times. A new length is written:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let file = engine.create(dir.path().join("log")).await?;
-    /// file.write_all_at("entry", 0).await?;
-    /// if let Err(error) = file.sync_data().await {
-    ///     // Do not repeat the sync: the kernel may have dropped the data. Write it again.
-    ///     return Err(error);
-    /// }
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`sync_all`](File::sync_all).
-    pub fn sync_data(&self) -> Operation<'_, Fsync, io::Result<()>> {
-        self.op(Fsync::new(self.fd.clone(), true))
     }
 
     /// Starts to write the changed pages of a range back to the device, or waits for them: `sync_file_range(2)`. 0
@@ -926,29 +686,6 @@ impl File {
         self.op(Advise::new(self.fd.clone(), offset, bytes, advice))
     }
 
-    /// Truncates the file to `bytes` bytes, or extends it with a hole: `ftruncate(2)`.
-    ///
-    /// Uses the ring from Linux 6.9 on; before that, a blocking thread.
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// let file = engine.create(dir.path().join("data")).await?;
-    /// file.write_all_at("0123456789", 0).await?;
-    /// file.set_len(4).await?;
-    /// file.set_len(6).await?; // the bytes that were cut off do not come back
-    /// assert_eq!(engine.read(dir.path().join("data")).await?, b"0123\0\0");
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `ftruncate(2)`, unchanged (`EFBIG`; `EINVAL` if the file is not open for writing).
-    pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate, io::Result<()>> {
-        self.op(Truncate::new(self.fd.clone(), bytes))
-    }
-
     /// Gives the file the name `path`, on the same file system. A file that was created without a name
     /// ([`Engine::create_unnamed`](crate::Engine::create_unnamed)) thus appears whole, and only if all went well.
     /// Linux only.
@@ -982,58 +719,30 @@ impl File {
         }
     }
 
-    /// Sets the permissions of the file: `fchmod(2)`, on a blocking thread.
-    ///
-    /// Unlike the [mode](crate::OpenOptions::mode) of an open, this is not reduced by the umask:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// use std::{fs::Permissions, os::unix::fs::PermissionsExt};
-    ///
-    /// let file = engine.create(dir.path().join("shared")).await?;
-    /// file.set_permissions(Permissions::from_mode(0o666)).await?;
-    /// assert_eq!(file.metadata().await?.mode(), 0o666);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `fchmod(2)`, unchanged (`EPERM`).
-    pub fn set_permissions(
-        &self,
-        permissions: Permissions,
-    ) -> Operation<'_, SetPermissions, io::Result<()>> {
+    fn fsync(&self, data_only: bool) -> Operation<'_, Fsync> {
+        self.op(Fsync::new(self.fd.clone(), data_only))
+    }
+
+    fn truncate(&self, bytes: u64) -> Operation<'_, Truncate> {
+        self.op(Truncate::new(self.fd.clone(), bytes))
+    }
+
+    fn chmod(&self, permissions: Permissions) -> Operation<'_, SetPermissions> {
         self.op(SetPermissions::new(self.at(), permissions.mode()))
+    }
+
+    fn utimes(&self, times: FileTimes) -> Operation<'_, SetTimes> {
+        self.op(SetTimes::new(self.at(), times.timespecs()))
+    }
+
+    fn stat(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
+        self.op(StatAt::file(self.fd.clone(), self.calls_here()))
+            .map(|result, _| result.map(Metadata::new))
     }
 
     /// Returns this file as the target of an operation.
     fn at(&self) -> At {
         At::File(self.fd.clone())
-    }
-
-    /// Sets the times of the last read and of the last change: `futimens(3)`, on a blocking thread.
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// use std::time::{Duration, UNIX_EPOCH};
-    /// use annulus::fs::FileTimes;
-    ///
-    /// let file = engine.create(dir.path().join("data")).await?;
-    /// let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    /// file.set_times(FileTimes::new().set_modified(time)).await?;
-    /// assert_eq!(file.metadata().await?.modified(), time);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `utimensat(2)`, unchanged (`EPERM`).
-    pub fn set_times(&self, times: FileTimes) -> Operation<'_, SetTimes, io::Result<()>> {
-        self.op(SetTimes::new(self.at(), times.timespecs()))
     }
 
     /// Returns the value of the extended attribute `name`, for example `user.comment`: `fgetxattr(2)`. Linux only.
@@ -1116,30 +825,6 @@ impl File {
         }
     }
 
-    /// Returns the metadata of the file: `statx(2)`. On a local file system the calling thread makes the call.
-    ///
-    /// It is that of the open file, whatever its name is meanwhile:
-    ///
-    /// ```
-    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let engine = annulus::Engine::new()?;
-    /// # let path = dir.path().join("data"); std::fs::write(&path, "0123")?;
-    /// let file = engine.open(&path).await?;
-    /// engine.remove_file(&path).await?;
-    /// let metadata = file.metadata().await?;
-    /// assert_eq!((metadata.len(), metadata.links()), (4, 0)); // no name is left
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of `statx(2)`, unchanged.
-    pub fn metadata(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
-        self.op(StatAt::file(self.fd.clone(), self.calls_here()))
-            .map(|result, _| result.map(Metadata::new))
-    }
-
     /// Closes the file and returns the result of `close(2)`. Dropping a file also closes it, but discards the result.
     /// The dropping thread then makes the call, except for a file on a local file system that has no name any more, and
     /// for a file on FUSE that was only read.
@@ -1192,36 +877,6 @@ impl AsFd for File {
             false => self.fd.raw(),
         })
     }
-}
-
-/// The result of [`File::close`].
-///
-/// A write that was dropped holds the descriptor, too, until it has completed:
-///
-/// ```
-/// # fn main() -> std::io::Result<()> { pollster::block_on(async {
-/// # let dir = tempfile::tempdir()?;
-/// # let engine = annulus::Engine::new()?;
-/// use annulus::fs::Closed;
-///
-/// let file = engine.create(dir.path().join("data")).await?;
-/// let write = futures_lite::future::poll_once(file.write_all_at(vec![7; 1 << 20], 0)).await;
-/// drop(write);
-/// match file.close().await? {
-///     Closed::Now => {} // the write had completed
-///     Closed::Deferred => {} // an error of the close will not be reported
-///     other => unreachable!("{other:?}"),
-/// }
-/// # Ok(()) }) }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Closed {
-    /// The descriptor is closed.
-    Now,
-    /// Clones of the file, or operations that were dropped before they completed, still hold the descriptor. The last
-    /// of them closes it.
-    Deferred,
 }
 
 /// The alignment that direct I/O needs, in bytes. Each value is a power of two.

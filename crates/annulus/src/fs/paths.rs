@@ -158,8 +158,16 @@ pub(crate) fn metadata<'a>(
         .map(|result, _| result.map(Metadata::new))
 }
 
-/// `flags`: those of `renameat2(2)`.
 pub(crate) fn rename<'a>(
+    submitter: &'a Submitter,
+    from: PathIn<'_>,
+    to: PathIn<'_>,
+) -> Operation<'a, Rename> {
+    rename_with(submitter, from, to, 0)
+}
+
+/// `flags`: those of `renameat2(2)`.
+pub(crate) fn rename_with<'a>(
     submitter: &'a Submitter,
     from: PathIn<'_>,
     to: PathIn<'_>,
@@ -193,7 +201,7 @@ pub(crate) fn read_link<'a>(submitter: &'a Submitter, path: PathIn<'_>) -> Opera
 pub(crate) fn set_permissions<'a>(
     submitter: &'a Submitter,
     path: PathIn<'_>,
-    permissions: &Permissions,
+    permissions: Permissions,
 ) -> Operation<'a, SetPermissions> {
     on_path(submitter, path, |path| {
         SetPermissions::new(path, permissions.mode())

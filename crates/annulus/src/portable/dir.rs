@@ -1,33 +1,21 @@
 //! Metadata, and directory listings.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt;
+#[path = "../fs/dir/entries.rs"]
+mod entries;
+
+pub use entries::FileKind;
+
+use std::ffi::OsString;
 use std::fs;
-use std::future::{IntoFuture, poll_fn};
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::driver::Pool;
-use crate::item_stream::item_stream;
+use super::PathIn;
+use crate::driver::Submitter;
 use crate::op::ListDir;
-
-/// The kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Dir,
-    /// A symbolic link.
-    Symlink,
-    /// Another kind, such as a pipe, or an unknown one.
-    Other,
-}
 
 impl FileKind {
     fn of(kind: fs::FileType) -> FileKind {
@@ -94,16 +82,6 @@ impl DirEntry {
             kind: entry.file_type().map_or(FileKind::Other, FileKind::of),
         }
     }
-
-    /// Returns the name, without the directory.
-    pub fn name(&self) -> &OsStr {
-        &self.name
-    }
-
-    /// Returns the kind of the entry. A link is not followed.
-    pub fn kind(&self) -> FileKind {
-        self.kind
-    }
 }
 
 /// The entries of a directory, in the order of the file system. Awaiting it returns all of them.
@@ -119,29 +97,21 @@ pub struct ReadDir {
 type Reading = Pin<Box<dyn Future<Output = Vec<io::Result<DirEntry>>> + Send>>;
 
 impl ReadDir {
-    pub(crate) fn new(pool: Arc<Pool>, path: PathBuf) -> ReadDir {
+    pub(crate) fn new(submitter: Arc<Submitter>, path: PathIn<'_>) -> ReadDir {
+        let path = path.to_owned();
         let list = move || {
             let entries = fs::read_dir(path)?;
             let entries = entries.map(|entry| Ok(DirEntry::new(&entry?)));
             Ok(entries.collect::<Vec<_>>())
         };
         let reading = async move {
-            let list = pool.op::<ListDir, _>(list).await;
+            let list = submitter.op::<ListDir, _>(list).await;
             list.unwrap_or_else(|error| vec![Err(error)])
         };
         ReadDir {
             reading: Some(Box::pin(reading)),
             entries: Vec::new().into_iter(),
         }
-    }
-
-    /// Returns the next entry; `None` at the end, and after an error. May be dropped and called again without loss.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub async fn next(&mut self) -> Option<io::Result<DirEntry>> {
-        poll_fn(|context| self.poll_next(context)).await
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
@@ -154,28 +124,5 @@ impl ReadDir {
             self.entries = Vec::new().into_iter();
         }
         Poll::Ready(next)
-    }
-}
-
-item_stream!([] ReadDir, io::Result<DirEntry>);
-
-impl IntoFuture for ReadDir {
-    type Output = io::Result<Vec<DirEntry>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<Vec<DirEntry>>> + Send>>;
-
-    fn into_future(mut self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut entries = Vec::new();
-            while let Some(entry) = self.next().await {
-                entries.push(entry?);
-            }
-            Ok(entries)
-        })
-    }
-}
-
-impl fmt::Debug for ReadDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadDir").finish_non_exhaustive()
     }
 }

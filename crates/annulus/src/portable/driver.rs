@@ -2,7 +2,7 @@
 
 mod pool;
 
-pub(crate) use pool::Pool;
+pub(crate) use pool::Submitter;
 
 use std::fmt;
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) type Work<A> = Box<dyn FnOnce(io::Result<()>) -> A + Send>;
 /// does not start any more; otherwise it completes unobserved.
 #[must_use = "an operation does nothing until it is awaited"]
 pub struct Operation<'a, T, A> {
-    pool: &'a Pool,
+    submitter: &'a Submitter,
     flight: Arc<Flight<A>>,
     is_submitted: bool,
     /// The operation only waits; no thread does its work.
@@ -124,24 +124,32 @@ impl<A: Failure + Send> Job for Flight<A> {
 
 impl<'a, T, A: Failure + Send + 'static> Operation<'a, T, A> {
     /// Creates an operation whose result may already be known.
-    pub(crate) fn new(pool: &'a Pool, work: Result<Work<A>, A>) -> Operation<'a, T, A> {
-        Operation::of(pool, work, false)
+    pub(crate) fn new(submitter: &'a Submitter, work: Result<Work<A>, A>) -> Operation<'a, T, A> {
+        Operation::of(submitter, work, false)
     }
 
     /// Creates an operation that waits for `time`, and then does its work.
-    pub(crate) fn after(pool: &'a Pool, time: Duration, work: Work<A>) -> Operation<'a, T, A> {
-        let mut sleep = Operation::of(pool, Ok(work), true);
+    pub(crate) fn after(
+        submitter: &'a Submitter,
+        time: Duration,
+        work: Work<A>,
+    ) -> Operation<'a, T, A> {
+        let mut sleep = Operation::of(submitter, Ok(work), true);
         sleep.timeout = Some(time);
         sleep
     }
 
-    fn of(pool: &'a Pool, work: Result<Work<A>, A>, is_sleep: bool) -> Operation<'a, T, A> {
+    fn of(
+        submitter: &'a Submitter,
+        work: Result<Work<A>, A>,
+        is_sleep: bool,
+    ) -> Operation<'a, T, A> {
         let (work, output) = match work {
             Ok(work) => (Some(work), None),
             Err(output) => (None, Some(output)),
         };
         Operation {
-            pool,
+            submitter,
             is_submitted: output.is_some(),
             flight: Arc::new(Flight {
                 work: Mutex::new(work),
@@ -190,7 +198,7 @@ impl<T, A: Failure + Send + 'static> Future for Operation<'_, T, A> {
                 .timeout
                 .and_then(|timeout| Instant::now().checked_add(timeout));
             let job = Arc::clone(&self.flight);
-            self.timer = self.pool.submit(job, self.is_sleep, until);
+            self.timer = self.submitter.submit(job, self.is_sleep, until);
         }
         output.map_or(Poll::Pending, Poll::Ready)
     }
@@ -199,7 +207,7 @@ impl<T, A: Failure + Send + 'static> Future for Operation<'_, T, A> {
 impl<T, A> Drop for Operation<'_, T, A> {
     fn drop(&mut self) {
         if let Some(timer) = self.timer {
-            self.pool.forget(timer);
+            self.submitter.forget(timer);
         }
         let (work, waker) = (
             lock(&self.flight.work).take(),

@@ -4,9 +4,12 @@
 #[path = "../fs/cursor/mod.rs"]
 mod cursor;
 mod dir;
+#[path = "../fs/everywhere.rs"]
+mod everywhere;
 mod many;
 mod options;
 mod os;
+pub(crate) mod paths;
 #[path = "../fs/range.rs"]
 mod range;
 mod transfer;
@@ -14,11 +17,14 @@ mod transfer;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 pub use cursor::FileCursor;
 pub use dir::{DirEntry, FileKind, Metadata, ReadDir};
+pub use everywhere::Closed;
 pub use many::{Completed, ReadMany};
-pub use options::{OpPath, OpenOptions, Opening};
+pub use options::{OpPath, OpenOptions, Opening, PathIn};
 pub use std::fs::FileTimes;
 
-pub(crate) use os::{is_same_file, open_for_times};
+pub(crate) use paths as copy;
+pub(crate) use paths as remove;
+pub(crate) use paths as whole;
 
 use std::fs::Permissions;
 use std::io;
@@ -28,7 +34,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::buf::{IoBuf, IoBufMut};
-use crate::driver::{Operation, Pool};
+use crate::driver::{Operation, Submitter};
 use crate::error::{BufResult, WholeResult};
 use crate::op::{Close, Fsync, ReadAt, SetPermissions, SetTimes, StatAt, Truncate, WriteAt};
 use transfer::{Extent, read, whole, write};
@@ -37,16 +43,16 @@ use transfer::{Extent, read, whole, write};
 #[derive(Clone, Debug)]
 pub struct File {
     file: Arc<std::fs::File>,
-    pool: Arc<Pool>,
+    submitter: Arc<Submitter>,
     /// Writes go to the end of the file, whatever their offset.
     appends: bool,
 }
 
 impl File {
-    pub(crate) fn new(file: std::fs::File, pool: &Arc<Pool>, appends: bool) -> File {
+    pub(crate) fn new(file: std::fs::File, submitter: &Arc<Submitter>, appends: bool) -> File {
         File {
             file: Arc::new(file),
-            pool: Arc::clone(pool),
+            submitter: Arc::clone(submitter),
             appends,
         }
     }
@@ -57,159 +63,74 @@ impl File {
         call: impl FnOnce(&std::fs::File) -> io::Result<R> + Send + 'static,
     ) -> Operation<'_, T, io::Result<R>> {
         let file = Arc::clone(&self.file);
-        self.pool.op(move || call(&file))
+        self.submitter.op(move || call(&file))
     }
 
-    /// Reads into `buf`, starting at `offset`, in one transfer. Returns the number of bytes and the buffer.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system, and with `InvalidInput` for a buffer without capacity.
-    pub fn read_at<B: IoBufMut>(
+    fn read_some<B: IoBufMut>(
         &self,
         buf: B,
         offset: u64,
     ) -> Operation<'_, ReadAt<B>, BufResult<usize, B>> {
-        Operation::new(&self.pool, read(self, buf, Some(offset), Extent::Once))
+        Operation::new(&self.submitter, read(self, buf, Some(offset), Extent::Once))
     }
 
-    /// Reads until `buf` is full.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `UnexpectedEof` if the file ends first, and otherwise like [`read_at`](File::read_at).
-    pub fn read_exact_at<B: IoBufMut>(
+    fn read_full<B: IoBufMut>(
         &self,
         buf: B,
         offset: u64,
     ) -> Operation<'_, ReadAt<B>, WholeResult<B>> {
-        Operation::new(
-            &self.pool,
-            whole(read(self, buf, Some(offset), Extent::Whole)),
-        )
+        let read = read(self, buf, Some(offset), Extent::Whole);
+        Operation::new(&self.submitter, whole(read))
     }
 
-    /// Reads into a borrowed slice, starting at `offset`, in one transfer. Returns the number of bytes.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`read_at`](File::read_at).
-    pub fn read_into<'a>(&'a self, into: &'a mut [u8], offset: u64) -> ReadInto<'a> {
-        ReadInto {
-            read: self.read_at(vec![0; into.len()], offset),
-            into,
-        }
-    }
-
-    /// Starts a batch of reads, given as buffers with offsets.
-    pub fn read_many_at<B, I>(&self, reads: I) -> ReadMany<'_, B, I::IntoIter>
-    where
-        B: IoBufMut,
-        I: IntoIterator<Item = (B, u64)>,
-    {
-        ReadMany::new(self, reads.into_iter())
-    }
-
-    /// Writes the initialised bytes of `buf` at `offset`, in one transfer. Returns the number of bytes and the buffer.
-    /// On a file that was opened with [`append`](OpenOptions::append), the bytes go to its end.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn write_at<B: IoBuf>(
+    fn write_some<B: IoBuf>(
         &self,
         buf: B,
         offset: u64,
     ) -> Operation<'_, WriteAt<B>, BufResult<usize, B>> {
-        Operation::new(&self.pool, write(self, buf, Some(offset), Extent::Once))
-    }
-
-    /// Writes all of `buf` at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`write_at`](File::write_at), and with `WriteZero` if the file accepts no more bytes.
-    pub fn write_all_at<B: IoBuf>(
-        &self,
-        buf: B,
-        offset: u64,
-    ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
         Operation::new(
-            &self.pool,
-            whole(write(self, buf, Some(offset), Extent::Whole)),
+            &self.submitter,
+            write(self, buf, Some(offset), Extent::Once),
         )
     }
 
-    /// Writes all of `buf` at `offset`, and waits until it is durable.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`write_all_at`](File::write_all_at) and [`sync_data`](File::sync_data).
-    pub fn write_all_durable_at<B: IoBuf>(
+    fn write_full<B: IoBuf>(
         &self,
         buf: B,
         offset: u64,
+        durable: bool,
     ) -> Operation<'_, WriteAt<B>, WholeResult<B>> {
+        let extent = if durable {
+            Extent::Durable
+        } else {
+            Extent::Whole
+        };
         Operation::new(
-            &self.pool,
-            whole(write(self, buf, Some(offset), Extent::Durable)),
+            &self.submitter,
+            whole(write(self, buf, Some(offset), extent)),
         )
     }
 
-    /// Waits until the contents and the metadata are durable.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn sync_all(&self) -> Operation<'_, Fsync, io::Result<()>> {
-        self.op(|file| file.sync_all())
+    fn fsync(&self, data_only: bool) -> Operation<'_, Fsync, io::Result<()>> {
+        self.op(move |file| match data_only {
+            true => file.sync_data(),
+            false => file.sync_all(),
+        })
     }
 
-    /// Waits until the contents are durable.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn sync_data(&self) -> Operation<'_, Fsync, io::Result<()>> {
-        self.op(|file| file.sync_data())
-    }
-
-    /// Sets the length of the file.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn set_len(&self, bytes: u64) -> Operation<'_, Truncate, io::Result<()>> {
+    fn truncate(&self, bytes: u64) -> Operation<'_, Truncate, io::Result<()>> {
         self.op(move |file| file.set_len(bytes))
     }
 
-    /// Sets the permissions of the file.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn set_permissions(
-        &self,
-        permissions: Permissions,
-    ) -> Operation<'_, SetPermissions, io::Result<()>> {
+    fn chmod(&self, permissions: Permissions) -> Operation<'_, SetPermissions, io::Result<()>> {
         self.op(move |file| file.set_permissions(permissions))
     }
 
-    /// Sets the times of the file.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn set_times(&self, times: FileTimes) -> Operation<'_, SetTimes, io::Result<()>> {
+    fn utimes(&self, times: FileTimes) -> Operation<'_, SetTimes, io::Result<()>> {
         self.op(move |file| file.set_times(times))
     }
 
-    /// Returns the file's metadata.
-    ///
-    /// # Errors
-    ///
-    /// Fails with any error of the system.
-    pub fn metadata(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
+    fn stat(&self) -> Operation<'_, StatAt, io::Result<Metadata>> {
         self.op(|file| file.metadata().map(Metadata))
     }
 
@@ -219,10 +140,12 @@ impl File {
     ///
     /// Fails if the engine has ended; the file is closed all the same.
     pub async fn close(self) -> io::Result<Closed> {
-        let File { file, pool, .. } = self;
+        let File {
+            file, submitter, ..
+        } = self;
         match Arc::try_unwrap(file) {
             Ok(file) => {
-                let close = pool.op::<Close, _>(move || {
+                let close = submitter.op::<Close, _>(move || {
                     drop(file);
                     Ok(())
                 });
@@ -256,13 +179,14 @@ impl File {
 
     /// Reads the next bytes of a file without offsets.
     fn read_stream<B: IoBufMut>(&self, buf: B) -> Operation<'_, ReadAt<B>, BufResult<usize, B>> {
-        Operation::new(&self.pool, read(self, buf, None, Extent::Once))
+        Operation::new(&self.submitter, read(self, buf, None, Extent::Once))
     }
 
     /// Writes a part of `buf` at `offset`; to a file without offsets, as its next bytes.
     async fn write_next<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
         let offset = self.has_offsets().then_some(offset);
-        Operation::<WriteAt<B>, _>::new(&self.pool, write(self, buf, offset, Extent::Once)).await
+        Operation::<WriteAt<B>, _>::new(&self.submitter, write(self, buf, offset, Extent::Once))
+            .await
     }
 }
 
@@ -273,12 +197,12 @@ impl File {
     pub(crate) fn into_std(self) -> Result<std::fs::File, File> {
         let File {
             file,
-            pool,
+            submitter,
             appends,
         } = self;
         Arc::try_unwrap(file).map_err(|file| File {
             file,
-            pool,
+            submitter,
             appends,
         })
     }
@@ -314,16 +238,6 @@ impl std::os::windows::io::AsHandle for File {
     }
 }
 
-/// The result of [`File::close`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Closed {
-    /// The file is closed.
-    Now,
-    /// Other handles exist; the last one closes the file.
-    Deferred,
-}
-
 /// The future of [`File::read_into`]. Returns the number of bytes.
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is awaited"]
@@ -332,7 +246,12 @@ pub struct ReadInto<'a> {
     into: &'a mut [u8],
 }
 
-impl ReadInto<'_> {
+impl<'a> ReadInto<'a> {
+    fn new(file: &'a File, offset: u64, into: &'a mut [u8]) -> ReadInto<'a> {
+        let read = file.read_at(vec![0; into.len()], offset);
+        ReadInto { read, into }
+    }
+
     /// Limits the read to `timeout` from its first poll on; see [`Operation::timeout`](crate::Operation::timeout).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.read = self.read.timeout(timeout);

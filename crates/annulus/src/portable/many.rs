@@ -1,8 +1,13 @@
 //! Many reads as one batch, with results in order of completion or in order of the requests.
 
+#[path = "../fs/many/results.rs"]
+mod results;
+
+pub use results::Completed;
+
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -11,24 +16,11 @@ use super::File;
 use crate::buf::IoBufMut;
 use crate::driver::Operation;
 use crate::error::{BufError, BufResult};
-use crate::item_stream::item_stream;
 use crate::op::ReadAt;
 use crate::sys::engine_error::EngineError;
 
 /// The number of reads of one batch that are submitted at a time: more than the default number of threads.
 const WINDOW: usize = 128;
-
-/// One completed read of a batch.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Completed<B> {
-    /// The position of the read among the requests, starting at 0.
-    pub index: usize,
-    /// The offset of the read.
-    pub offset: u64,
-    /// The result, like that of [`File::read_at`].
-    pub result: BufResult<usize, B>,
-}
 
 /// A batch of reads, returned by [`File::read_many_at`].
 ///
@@ -95,12 +87,6 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
         self.pushed.pop_front()
     }
 
-    /// Returns the next result, in order of completion; `None` when every read has completed. May be dropped and
-    /// called again without loss.
-    pub async fn next(&mut self) -> Option<Completed<B>> {
-        poll_fn(|context| self.poll_next(context)).await
-    }
-
     /// Polls for the next result; see [`next`](ReadMany::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
         let (now, file) = (Instant::now(), self.file);
@@ -118,7 +104,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
                 Some(left) if !left.is_zero() => file.read_at(buf, offset).timeout(left),
                 Some(_) => {
                     let late = BufError::new(EngineError::TimedOut.into(), Some(buf));
-                    Operation::new(&file.pool, Err(Err(late)))
+                    Operation::new(&file.submitter, Err(Err(late)))
                 }
             };
             match Pin::new(&mut read).poll(context) {
@@ -158,31 +144,6 @@ fn completed<B>(
 }
 
 impl<B: IoBufMut, I> Unpin for ReadMany<'_, B, I> {}
-
-item_stream!(['a, B: IoBufMut, I: Iterator<Item = (B, u64)>] ReadMany<'a, B, I>, Completed<B>);
-
-impl<'a, B, I> IntoFuture for ReadMany<'a, B, I>
-where
-    B: IoBufMut,
-    I: Iterator<Item = (B, u64)> + Send + 'a,
-{
-    type Output = Vec<BufResult<usize, B>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
-
-    fn into_future(mut self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut results = Vec::new();
-            while let Some(completed) = self.next().await {
-                results.push(completed);
-            }
-            results.sort_by_key(|completed| completed.index);
-            results
-                .into_iter()
-                .map(|completed| completed.result)
-                .collect()
-        })
-    }
-}
 
 impl<B: IoBufMut, I> fmt::Debug for ReadMany<'_, B, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,11 +1,11 @@
 //! Options for opening a file, and paths.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::File;
-use crate::driver::{Operation, Pool};
+use crate::driver::{Operation, Submitter};
 use crate::op::OpenAt;
 use crate::sys::engine_error::EngineError;
 
@@ -74,14 +74,14 @@ impl OpenOptions {
         self
     }
 
-    pub(crate) fn open<'a>(&self, pool: &'a Arc<Pool>, path: PathBuf) -> Opening<'a> {
-        let (options, appends) = (self.options.clone(), self.appends);
-        // A job must not end the pool that runs it.
-        let weak = Arc::downgrade(pool);
-        pool.op(move || {
+    pub(crate) fn open<'a>(&self, submitter: &'a Arc<Submitter>, path: PathIn<'_>) -> Opening<'a> {
+        let (options, appends, path) = (self.options.clone(), self.appends, path.to_owned());
+        // A job must not end the submitter that runs it.
+        let weak = Arc::downgrade(submitter);
+        submitter.op(move || {
             let file = options.open(path)?;
-            let pool = weak.upgrade().ok_or(EngineError::Ended)?;
-            Ok(File::new(file, &pool, appends))
+            let submitter = weak.upgrade().ok_or(EngineError::Ended)?;
+            Ok(File::new(file, &submitter, appends))
         })
     }
 }
@@ -89,15 +89,18 @@ impl OpenOptions {
 /// A file that is being opened.
 pub type Opening<'a> = Operation<'a, OpenAt, io::Result<File>>;
 
+/// A path. Linux also has paths in open directories.
+pub type PathIn<'a> = &'a Path;
+
 /// The path of an operation: anything that is `AsRef<Path>`. Implemented by this crate only.
 pub trait OpPath: sealed::Sealed {
-    #[doc(hidden)]
-    fn to_path(&self) -> PathBuf;
+    /// Returns the path.
+    fn path_in(&self) -> PathIn<'_>;
 }
 
 impl<P: AsRef<Path> + ?Sized> OpPath for P {
-    fn to_path(&self) -> PathBuf {
-        self.as_ref().to_owned()
+    fn path_in(&self) -> PathIn<'_> {
+        self.as_ref()
     }
 }
 

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Operation, contain, lock};
+use crate::op::{Nop, Sleep};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
 
@@ -27,7 +28,7 @@ pub(super) type Timer = (Instant, u64);
 
 /// The threads of an engine. Dropping it ends the engine.
 #[derive(Debug)]
-pub(crate) struct Pool(Arc<Shared>);
+pub(crate) struct Submitter(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -73,9 +74,9 @@ impl State {
     }
 }
 
-impl Pool {
-    pub(crate) fn new(threads_max: usize, drain_timeout: Duration) -> Pool {
-        Pool(Arc::new(Shared {
+impl Submitter {
+    pub(crate) fn new(threads_max: usize, drain_timeout: Duration) -> Submitter {
+        Submitter(Arc::new(Shared {
             state: Mutex::default(),
             times: Condvar::new(),
             drained: Condvar::new(),
@@ -91,6 +92,14 @@ impl Pool {
         call: impl FnOnce() -> io::Result<R> + Send + 'static,
     ) -> Operation<'_, T, io::Result<R>> {
         Operation::new(self, Ok(Box::new(move |start| start.and_then(|()| call()))))
+    }
+
+    pub(crate) fn nop(&self) -> Operation<'_, Nop, io::Result<()>> {
+        self.op(|| Ok(()))
+    }
+
+    pub(crate) fn sleep(&self, time: Duration) -> Operation<'_, Sleep, io::Result<()>> {
+        Operation::after(self, time, Box::new(|start| start))
     }
 
     /// Queues a job, or only waits for its time. Returns its timer.
@@ -169,7 +178,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for Submitter {
     fn drop(&mut self) {
         self.end();
     }

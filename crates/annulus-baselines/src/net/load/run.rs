@@ -70,6 +70,8 @@ pub(super) struct Shared<'r> {
     ready: AtomicUsize,
     /// Responses of all threads so far, one loop iteration late.
     responses: AtomicU64,
+    /// Whether an error was counted since the measured time began; up to a tick late.
+    failed: AtomicBool,
     /// Requests the end of the run.
     stop: &'r AtomicBool,
 }
@@ -106,6 +108,10 @@ impl Shared<'_> {
 
     pub(super) fn count_responses(&self, more: u64) {
         self.responses.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn one_has_failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
     }
 
     /// Returns the maximum wait for outstanding responses at the end.
@@ -236,6 +242,7 @@ fn start<P: Protocol + Send>(
         start_ns: AtomicU64::new(0),
         ready: AtomicUsize::new(0),
         responses: AtomicU64::new(0),
+        failed: AtomicBool::new(false),
         stop,
     };
     thread::scope(|scope| {
@@ -282,9 +289,10 @@ fn conduct(
     shared.go_to(Phase::Measured);
     on(Moment::Begin, &live);
     let before = live.responses();
+    let has_result = || live.responses() > before || shared.failed.load(Ordering::Relaxed);
     let lasted = wait(plan.runtime, handles, stopped)
-        // On a busy machine a short run may end before its first response.
-        && wait(plan.timeout, handles, || stopped() || live.responses() > before)
+        // On a busy machine a short run may end before its first result.
+        && wait(plan.timeout, handles, || stopped() || has_result())
         && !stopped();
     shared.go_to(Phase::After);
     on(Moment::End, &live);

@@ -496,6 +496,9 @@ impl<P: Protocol> Worker<'_, '_, P> {
     /// Checks for timeouts.
     fn tick(&mut self) -> io::Result<()> {
         self.next_tick_ns = self.now_ns + TICK_NS;
+        if self.phase == Phase::Measured && self.requests.errors.total() > self.begin.errors {
+            self.shared.one_has_failed();
+        }
         let timeout = self.plan.timeout;
         let before_ns = self.now_ns.saturating_sub(timeout.as_nanos() as u64);
         for conn_index in 0..self.conns.len() as u32 {

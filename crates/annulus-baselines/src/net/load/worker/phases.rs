@@ -8,6 +8,7 @@ pub(super) struct Mark {
     pub(super) at_ns: u64,
     pub(super) cpu_ns: u64,
     pub(super) responses: u64,
+    pub(super) errors: u64,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
 }
@@ -73,6 +74,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
             at_ns: self.now_ns,
             cpu_ns: os::thread_cpu_ns(),
             responses: self.requests.responses,
+            errors: self.requests.errors.total(),
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
         }

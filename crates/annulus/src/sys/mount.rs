@@ -11,9 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-#[cfg(feature = "tokio")]
-use std::os::fd::AsRawFd;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
@@ -214,7 +212,6 @@ pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
 }
 
 /// Learns the mount of the root directory, for a program that opens no file. May block.
-#[cfg(feature = "tokio")]
 pub(crate) fn learn_root() {
     if ROOT.load(Relaxed) == UNKNOWN
         && let Ok(root) = std::fs::File::open("/")

@@ -117,12 +117,42 @@ impl Inner {
         }
     }
 
+    #[inline]
     fn handle_completion(&mut self, context: &mut RingContext, completion: &Completion) {
-        let res = completion.res;
         if !completion.more() && token::is_persistent(completion.user_data) {
             context.ring.lasting = context.ring.lasting.saturating_sub(1);
         }
         match self.event(completion.user_data) {
+            Event::Receive(Some(connection)) if completion.more() && completion.res > 0 => {
+                self.on_received_more(context, connection, completion);
+            }
+            event => self.handle_event(context, event, completion),
+        }
+    }
+
+    /// Handles the bytes of a receive that goes on.
+    #[inline]
+    fn on_received_more(
+        &mut self,
+        context: &mut RingContext,
+        connection: Conn,
+        completion: &Completion,
+    ) {
+        let bytes = completion.res.cast_unsigned();
+        let keeps_buffer = completion.keeps_buffer();
+        let location = (completion.buffer_id())
+            .and_then(|id| Some((context.pool.received(id, bytes, keeps_buffer)?, bytes, id)));
+        match location {
+            Some(location) => self.deliver(context, connection, location),
+            None => self.fail(connection, libc::EIO),
+        }
+        hand_back::finish_hand_back(self, connection);
+    }
+
+    #[inline(never)]
+    fn handle_event(&mut self, context: &mut RingContext, event: Event, completion: &Completion) {
+        let res = completion.res;
+        match event {
             Event::Receive(connection) => self.on_received(context, connection, completion),
             Event::PartialSend(connection) => {
                 self.on_partial_send(context, connection, res);
@@ -149,6 +179,7 @@ impl Inner {
         }
     }
 
+    /// Handles the end of a receive, and the bytes of one whose connection was closed.
     fn on_received(
         &mut self,
         context: &mut RingContext,
@@ -229,6 +260,7 @@ impl Inner {
         self.notify(connection, 0);
     }
 
+    #[inline]
     fn deliver(
         &mut self,
         context: &mut RingContext,
@@ -239,32 +271,53 @@ impl Inner {
         let one = &mut self[connection];
         (one.next_receive, one.round) = (NextReceive::Multishot, round);
         let keep = one.member != Member::Out && one.events & IN != 0;
-        let follows = one.bytes > 0 && one.at.wrapping_add(one.bytes as usize) == at;
-        // A poll that is armed again cannot distinguish a new edge from earlier data.
-        let edge = one.events & EDGE_TRIGGERED != 0;
         if one.buffered() == 0 && keep {
             (one.at, one.bytes, one.buffer) = (at, bytes, id);
         } else {
-            if one.copied_out.is_empty() && one.buffer == id && follows {
-                one.bytes += bytes;
-            } else {
-                // SAFETY: Owned: the kernel has just put them there, and the buffer has a reader for them.
-                let received = unsafe { std::slice::from_raw_parts(at, bytes as usize) };
-                one.copied_out.append(received);
-            }
-            self.release(context, id);
+            self.deliver_behind(context, connection, (at, bytes, id));
         }
-        if (bytes >= BULK_BYTES && !edge) || self[connection].buffered() >= BUFFERED_MAX {
-            let is_cancelled = match edge {
-                true => self[connection].inbound.stop(),
-                false => self[connection].inbound.stop_for_direct(),
-            };
-            if is_cancelled {
-                self.cancel(TokenKind::Receive, connection);
-            }
-            self.to_poll.push(connection.fd);
+        if bytes >= BULK_BYTES || self[connection].buffered() >= BUFFERED_MAX {
+            self.stop_receive(connection);
         }
         self.notify(connection, IN);
+    }
+
+    /// Appends received bytes to those that the program has not read.
+    #[inline(never)]
+    fn deliver_behind(
+        &mut self,
+        context: &mut RingContext,
+        connection: Conn,
+        (at, bytes, id): (*mut u8, u32, u16),
+    ) {
+        let one = &mut self[connection];
+        let follows = one.bytes > 0 && one.at.wrapping_add(one.bytes as usize) == at;
+        if one.copied_out.is_empty() && one.buffer == id && follows {
+            one.bytes += bytes;
+        } else {
+            // SAFETY: Owned: the kernel has just put them there, and the buffer has a reader for them.
+            let received = unsafe { std::slice::from_raw_parts(at, bytes as usize) };
+            one.copied_out.append(received);
+        }
+        self.release(context, id);
+    }
+
+    /// Stops the receive of a connection that gets many bytes.
+    #[inline(never)]
+    fn stop_receive(&mut self, connection: Conn) {
+        // A poll that is armed again cannot distinguish a new edge from earlier data.
+        let edge = self[connection].events & EDGE_TRIGGERED != 0;
+        if edge && self[connection].buffered() < BUFFERED_MAX {
+            return;
+        }
+        let is_cancelled = match edge {
+            true => self[connection].inbound.stop(),
+            false => self[connection].inbound.stop_for_direct(),
+        };
+        if is_cancelled {
+            self.cancel(TokenKind::Receive, connection);
+        }
+        self.to_poll.push(connection.fd);
     }
 
     /// Releases a reader of a buffer.

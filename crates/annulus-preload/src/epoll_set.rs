@@ -604,8 +604,7 @@ impl Inner {
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
         let entry = fd_table::entry(fd)?;
-        let is_member_of_set = matches!(entry.kind(), Kind::Served | Kind::HandedBack)
-            && std::ptr::eq(entry.set(), self.set_ptr());
+        let is_member_of_set = entry.is_connection() && std::ptr::eq(entry.set(), self.set_ptr());
         is_member_of_set.then(|| self.own_connection(entry, fd))
     }
 }

@@ -424,7 +424,7 @@ impl SetGuard {
             let one = &self[connection];
             let stays = one.report() != 0
                 && (one.events & EDGE_TRIGGERED == 0 || one.member == Member::Changed)
-                && matches!(entry.kind(), Kind::Served | Kind::HandedBack);
+                && entry.is_connection();
             let is_unread = one.bytes > 0 && one.round.wrapping_add(1) != self.round;
             if is_unread {
                 unread::copy_out(self, connection);

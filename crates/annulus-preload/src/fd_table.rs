@@ -120,6 +120,26 @@ impl Entry {
         KINDS[(state & KIND_MASK) as usize]
     }
 
+    /// Returns whether the number has a kind in this process.
+    #[inline]
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.kind_bits() == kind as u32
+    }
+
+    /// Returns whether a set serves the number, or has handed it back.
+    #[inline]
+    pub(crate) fn is_connection(&self) -> bool {
+        const _: () = assert!(Kind::Served as u32 + 1 == Kind::HandedBack as u32);
+        self.kind_bits().wrapping_sub(Kind::Served as u32) <= 1
+    }
+
+    /// The kind; a number beyond all kinds if another process has written it.
+    #[inline]
+    fn kind_bits(&self) -> u32 {
+        let process = identity::fork_generation() << PROCESS_SHIFT;
+        (self.state.load(Ordering::Acquire) ^ process) & (KIND_MASK | !0 << PROCESS_SHIFT)
+    }
+
     /// Returns the kind of the number in a parent of this process.
     pub(crate) fn inherited(&self) -> Kind {
         let state = self.state.load(Ordering::Acquire);

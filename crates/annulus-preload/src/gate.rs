@@ -9,9 +9,9 @@ use crate::set_end;
 /// decides.
 #[inline(always)]
 pub(crate) fn usual(entry: &'static Entry) -> Option<SetGuard> {
-    match entry.kind() {
-        Kind::Served => Set::of(entry)?.take_as_owner(),
-        _ => None,
+    match entry.is(Kind::Served) {
+        true => Set::of(entry)?.take_as_owner(),
+        false => None,
     }
 }
 

@@ -19,15 +19,16 @@
 //! # Modules
 //!
 //! - `hooks/`: the exported functions. They convert types and call the other modules, or `real`.
-//! - `fd_table`, `connection`, `epoll_set`, `epoll_set_list`: the kind of each descriptor; a connection; an epoll set
-//!   and its lock; the list of all sets. `inbound`, `outbound`, `member`: the states of a connection. `events`: the
-//!   events that follow from them. `member_list`: the descriptors of a set. `ready_list`: connections with events to
-//!   report. `set_members`: members that are not served. `young_set`, `early_members`: a set and its members before it
-//!   has a ring.
+//! - `fd_table`: the kind of each descriptor. `connection`: a connection. `inbound`, `outbound`, `member`: its states.
+//!   `events`: the events that follow from them.
+//! - `epoll_set`, `epoll_set_list`: an epoll set and its lock; the list of all sets. `member_list`: the descriptors of
+//!   a set. `ready_list`: connections with events to report. `set_members`: members that are not served.
+//! - `young_set`, `early_members`: a set and its members before it has a ring.
 //! - `poll_cycle`, `completions`, `token`: push, enter, reap; completion handlers; the tokens of requests.
-//!   `epoll_wait`, `reports`, `epoll_ctl`: the two calls with these names. `receive`, `send`, `shut_down`: reads,
-//!   writes and their end. `unread`, `output`: the received and the written bytes of a connection. `send_errors`: which
-//!   errors of a send end a connection.
+//! - `epoll_wait`, `reports`, `epoll_ctl`: the two calls with these names. `receive`, `send`, `shut_down`: reads,
+//!   writes and their end.
+//! - `unread`, `output`: the received and the written bytes of a connection. `send_errors`: which errors of a send end
+//!   a connection.
 //! - `gate`: which calls for a connection are served. `hand_back`, `removal`, `set_end`: handing back and removing
 //!   a connection; the end of a set. `duplicates`, `closing`, `descriptor`: duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of

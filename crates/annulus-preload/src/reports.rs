@@ -111,18 +111,16 @@ unsafe fn collect_ready(
             break;
         };
         let mut report = guard[connection].report();
-        match entry.kind() {
-            Kind::Served if report & OUT != 0 => {
-                output::check_writable(guard, connection);
-                report = guard[connection].report();
-            }
-            Kind::Served => {}
+        if !entry.is(Kind::Served) {
             // The kernel's set reports everything else.
-            Kind::HandedBack => {
-                report &= guard[connection].held_events();
-                *has_handed_back |= report != 0;
-            }
-            _ => report = 0,
+            report &= match entry.is(Kind::HandedBack) {
+                true => guard[connection].held_events(),
+                false => 0,
+            };
+            *has_handed_back |= report != 0;
+        } else if report & OUT != 0 {
+            output::check_writable(guard, connection);
+            report = guard[connection].report();
         }
         let one = &guard[connection];
         let (events, data) = (one.events, one.data);

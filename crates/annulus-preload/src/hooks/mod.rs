@@ -107,9 +107,7 @@ enum FdState {
 #[inline]
 fn fd_state(fd: i32) -> FdState {
     match fd_table::entry(fd) {
-        Some(entry) if matches!(entry.kind(), Kind::Served | Kind::HandedBack) => {
-            FdState::Connection(entry)
-        }
+        Some(entry) if entry.is_connection() => FdState::Connection(entry),
         Some(entry) => unserved_state(entry, fd),
         None => FdState::Kernel,
     }

@@ -4,8 +4,6 @@
 //! for the call by the contract of the function that it called (Lent).
 #![allow(unsafe_code)]
 
-use std::ptr;
-
 use crate::config;
 use crate::connection::Connection;
 use crate::counters::{Call, Why};
@@ -31,21 +29,15 @@ use crate::unread;
 use crate::young_set::WAITS_BEFORE_RING;
 
 /// Waits on a set. `None`: passes through to the kernel's set.
-///
-/// # Safety
-///
-/// Lent: `buffer.events` is valid for `buffer.max` events; its mask is null, or the 8 bytes of a signal set.
-pub(crate) unsafe fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallResult> {
+pub(crate) fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallResult> {
     let deadline_ns = match buffer.timeout_ns {
         Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
         _ => None,
     };
     let mut left_ns = buffer.timeout_ns;
     loop {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let first = errno::catch_panic(|| unsafe { first_step(number, buffer, left_ns) })?;
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let result = unsafe { wait_serving(first, buffer, (left_ns, deadline_ns)) };
+        let first = errno::catch_panic(|| first_step(number, buffer, left_ns))?;
+        let result = wait_serving(first, buffer, (left_ns, deadline_ns));
         if result != Some(Err(libc::ECANCELED)) {
             return result;
         }
@@ -91,30 +83,17 @@ enum Purpose {
 }
 
 /// Begins a wait, up to its first enter.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn first_step(
-    number: &'static Entry,
-    buffer: &EventBuffer,
-    left_ns: Option<u64>,
-) -> Option<Step> {
-    // SAFETY: Lent: the caller guarantees these pointers.
-    match unsafe { begin(number, buffer) }? {
+fn first_step(number: &'static Entry, buffer: &EventBuffer, left_ns: Option<u64>) -> Option<Step> {
+    match begin(number, buffer)? {
         Started::Completed(result) => Some(Step::Over(Some(result))),
-        // SAFETY: Lent: the caller guarantees these pointers.
-        Started::Serving(guard) => Some(unsafe { next_round(guard, buffer, left_ns) }),
+        Started::Serving(guard) => Some(next_round(guard, buffer, left_ns)),
     }
 }
 
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
+fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
     crate::descriptor::close_deferred();
     let set = Set::of(number)?;
-    if buffer.max <= 0 {
+    if buffer.max == 0 {
         return None;
     }
     fd_table::clear_just_accepted();
@@ -150,8 +129,7 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         guard.waits = WAITS_BEFORE_RING.min(guard.waits + 1);
         let serves = early_members::pass_blocking(&mut guard) && !config::get().disabled;
         if !serves || guard.waits < WAITS_BEFORE_RING {
-            // SAFETY: Lent: the caller guarantees these pointers.
-            return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
+            return wait_passing(guard, buffer).map(Started::Completed);
         }
         epoll_ctl::start(set, &mut guard);
     } else if !guard.early_members.is_empty() {
@@ -163,19 +141,14 @@ unsafe fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started>
         switch::release(&mut guard);
     }
     if guard.mode == Mode::Passing {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        return unsafe { wait_passing(guard, buffer) }.map(Started::Completed);
+        return wait_passing(guard, buffer).map(Started::Completed);
     }
     guard.count_served(Call::EpollWait);
     Some(Started::Serving(guard))
 }
 
 /// Waits by the ring. Fails with `ECANCELED` if it has left its sleep because the program has cancelled the thread.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn wait_serving(
+fn wait_serving(
     mut step: Step,
     buffer: &EventBuffer,
     (mut left_ns, deadline_ns): (Option<u64>, Option<u64>),
@@ -183,15 +156,12 @@ unsafe fn wait_serving(
     loop {
         let (guard, purpose) = match step {
             Step::Over(result) => return result,
-            // SAFETY: Lent: the caller guarantees these pointers.
-            Step::Released(guard) => return unsafe { wait_released(guard, buffer, deadline_ns) },
+            Step::Released(guard) => return wait_released(guard, buffer, deadline_ns),
             Step::Enter(guard, purpose) => (guard, purpose),
         };
         let sleeps = purpose == Purpose::Sleep;
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let (guard, entered) = unsafe { poll_cycle::enter(guard, sleeps, left_ns, buffer.mask) };
-        // SAFETY: Lent: the caller guarantees these pointers.
-        step = errno::catch_panic(|| unsafe {
+        let (guard, entered) = poll_cycle::enter(guard, sleeps, left_ns, buffer);
+        step = errno::catch_panic(|| {
             let (guard, outcome) = poll_cycle::finish_cycle(guard, entered);
             Some(after_enter(
                 guard,
@@ -204,11 +174,7 @@ unsafe fn wait_serving(
 }
 
 /// Decides how a wait goes on after an enter.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn after_enter(
+fn after_enter(
     mut guard: SetGuard,
     (purpose, outcome): (Purpose, EnterOutcome),
     buffer: &EventBuffer,
@@ -216,8 +182,7 @@ unsafe fn after_enter(
 ) -> Step {
     if outcome == EnterOutcome::Lost {
         set_end::pass_through_set(&mut guard, poll_cycle::LOST);
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let result = unsafe { wait_passing(guard, buffer) };
+        let result = wait_passing(guard, buffer);
         // As if a signal had been handled: the program calls again, and the kernel serves that call.
         return Step::Over(result.or(Some(Err(libc::EINTR))));
     }
@@ -228,8 +193,7 @@ unsafe fn after_enter(
         guard.push_all(false);
         return Step::Enter(guard, Purpose::Recheck);
     }
-    // SAFETY: Lent: the caller guarantees these pointers.
-    let filled = unsafe { reports::collect(&mut guard, buffer) };
+    let filled = reports::collect(&mut guard, buffer);
     if filled > 0 {
         return Step::Over(Some(Ok(filled)));
     }
@@ -244,21 +208,15 @@ unsafe fn after_enter(
     } else if switch_position::is_released() {
         Step::Released(guard)
     } else {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        unsafe { next_round(guard, buffer, *left_ns) }
+        next_round(guard, buffer, *left_ns)
     }
 }
 
 /// Begins a round: pushes its entries, or reports events without an enter.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<u64>) -> Step {
+fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<u64>) -> Step {
     let (sleeps, has_work) = begin_round(&mut guard, left_ns);
     if !has_work {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let filled = unsafe { reports::collect(&mut guard, buffer) };
+        let filled = reports::collect(&mut guard, buffer);
         if filled > 0 || left_ns == Some(0) {
             return Step::Over(Some(Ok(filled)));
         }
@@ -276,11 +234,7 @@ unsafe fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<
 
 /// Continues a wait on the kernel's set after the operator released the process while the thread slept. `None`: the
 /// whole wait passes through, as it has no timeout.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn wait_released(
+fn wait_released(
     guard: SetGuard,
     buffer: &EventBuffer,
     deadline_ns: Option<u64>,
@@ -289,8 +243,7 @@ unsafe fn wait_released(
     let buffered = errno::catch_panic(|| {
         let mut guard = guard;
         switch::release(&mut guard);
-        // SAFETY: Lent: the caller guarantees these pointers.
-        unsafe { wait_passing(guard, buffer) }
+        wait_passing(guard, buffer)
     });
     if buffered.is_some() || buffer.timeout_ns == Some(0) {
         return buffered.or(Some(Ok(0)));
@@ -299,8 +252,7 @@ unsafe fn wait_released(
     let before = errno::get();
     let ret = ring_teardown::retry_interrupted(Some(left_ns), |remaining_ns| {
         let remaining_ns = remaining_ns.unwrap_or(left_ns);
-        // SAFETY: Lent: the caller guarantees these pointers.
-        unsafe { sys::wait_on(set, (buffer.events, buffer.max), remaining_ns, buffer.mask) }
+        buffer.wait_on(set, remaining_ns)
     });
     let result = usize::try_from(ret).map_err(|_| errno::get());
     errno::set(before);
@@ -459,24 +411,18 @@ impl SetGuard {
 
 /// Waits on a set that passes through: reports buffered bytes of connections that were handed back, and the kernel's
 /// events.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`].
-unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
+fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
     guard.round = guard.round.wrapping_add(1);
     let already_reported = !guard.already_reported.is_empty();
     if !(already_reported || guard.has_ready_shared_member() || guard.has_ready()) {
         return None;
     }
     guard.kernel_ready = true;
-    // SAFETY: Lent: the caller guarantees these pointers.
-    let mut filled = unsafe { reports::collect(&mut guard, buffer) };
+    let mut filled = reports::collect(&mut guard, buffer);
     guard.kernel_ready = false;
     if filled == 0 {
         // One slot was reserved for the kernel's set, which had no event.
-        // SAFETY: Lent: the contract of [`wait`], which this function has.
-        filled = unsafe { reports::collect(&mut guard, buffer) };
+        filled = reports::collect(&mut guard, buffer);
     }
     if filled == 0 && buffer.timeout_ns == Some(0) {
         return Some(Ok(0));
@@ -489,13 +435,4 @@ unsafe fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<Call
 /// Returns a timeout of `epoll_wait` in ns.
 pub(crate) fn timeout_ns(ms: i32) -> Option<u64> {
     u64::try_from(ms).ok().map(|ms| ms * 1_000_000)
-}
-
-/// Returns the kernel's part of a signal set: its first eight bytes.
-pub(crate) fn kernel_mask(mask: *const libc::sigset_t) -> *const u64 {
-    if mask.is_null() {
-        ptr::null()
-    } else {
-        mask.cast()
-    }
 }

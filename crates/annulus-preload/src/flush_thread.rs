@@ -56,10 +56,7 @@ pub(crate) fn init() {
 
 /// Starts the thread with all signals blocked, which it inherits.
 fn start() -> std::io::Result<()> {
-    // SAFETY: Typed: plain integers; filled by the call.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: Typed: plain integers; filled by the call.
-    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (sys::zeroed(), sys::zeroed());
     // SAFETY: Typed: both are of this stack.
     unsafe {
         libc::sigfillset(&raw mut all);

@@ -42,8 +42,7 @@ impl Copies {
             iov_base: (&raw mut data).cast(),
             iov_len: 1,
         };
-        // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message: libc::msghdr = sys::zeroed();
         message.msg_iov = &raw mut vector;
         message.msg_iovlen = 1;
         message.msg_controllen = self.header.cmsg_len;

@@ -5,7 +5,6 @@
 //! are pushed and submitted in one cycle, and no descriptor is closed in between (Open).
 #![allow(unsafe_code)]
 
-use std::ptr;
 use std::sync::atomic::Ordering;
 
 use annulus::metrics::layout::switch;
@@ -22,6 +21,7 @@ use crate::log;
 use crate::member::Member;
 use crate::outbound::{Outbound, Queue};
 use crate::publish;
+use crate::reports::EventBuffer;
 use crate::reserved_fds;
 use crate::ring_policy;
 use crate::set_members::Listener;
@@ -222,8 +222,8 @@ impl Inner {
                 push(context, cancel(target));
             }
             context.counters.count(Event::Enters, 1);
-            // SAFETY: Lent: no mask. If it is refused, the next cycle does it.
-            ret = errno_of(unsafe { context.ring.enter(Wait::No, None, ptr::null()) });
+            // If it is refused, the next cycle does it.
+            ret = errno_of(context.ring.enter_without_wait());
         }
         self.reap();
         !is_lost(ret)
@@ -392,15 +392,11 @@ pub(crate) struct Entered {
 
 /// Enters the kernel with the pushed entries ([`push_all`](Inner::push_all)), and sleeps there if `wait`. Then
 /// [`finish_cycle`] reaps the completions. The caller catches no panic here: the thread may be ended by unwinding.
-///
-/// # Safety
-///
-/// Lent: `mask` is null, or the 8 bytes of a signal set.
-pub(crate) unsafe fn enter(
+pub(crate) fn enter(
     guard: SetGuard,
     wait: bool,
     timeout_ns: Option<u64>,
-    mask: *const u64,
+    buffer: &EventBuffer,
 ) -> (SetGuard, Entered) {
     let mut wait_for = match wait {
         true => guard.accept_burst.next_wait(timeout_ns),
@@ -412,8 +408,7 @@ pub(crate) unsafe fn enter(
             (ret, wait_for) = submit_first(ring, wait_for);
         }
         if !wait || wait_for != Wait::No {
-            // SAFETY: Lent: the caller guarantees these pointers.
-            ret = errno_of(unsafe { ring.enter(wait_for, timeout_ns, mask) });
+            ret = errno_of(buffer.enter(ring, wait_for, timeout_ns));
         }
         // Entries that were not taken still point into the arena.
         while ring.unsubmitted() > 0 && !is_lost(ret) {
@@ -430,8 +425,7 @@ pub(crate) unsafe fn enter(
 /// ended its wait or it woke without an event (trap 66). Returns the remaining wait: none, if a completion has arrived.
 fn submit_first(ring: &mut ServerRing, wait_for: Wait) -> (Result<(), i32>, Wait) {
     counters::count(Event::Enters, 1);
-    // SAFETY: Lent: no mask.
-    let ret = errno_of(unsafe { ring.enter(Wait::No, None, ptr::null()) });
+    let ret = errno_of(ring.enter_without_wait());
     if ret.is_err() || ring.unsubmitted() > 0 || ring.is_ready() {
         return (ret, Wait::No);
     }
@@ -466,8 +460,8 @@ pub(crate) fn finish_cycle(mut guard: SetGuard, entered: Entered) -> (SetGuard, 
 pub(crate) fn reap_now(guard: SetGuard) -> SetGuard {
     counters::count(Event::Enters, 1);
     let mut guard = Set::enter_unlocked(guard, |ring| {
-        // SAFETY: Lent: no mask. An error shows in the next cycle.
-        let _ = unsafe { ring.enter(Wait::No, None, ptr::null()) };
+        // An error shows in the next cycle.
+        let _ = ring.enter_without_wait();
     });
     guard.reap();
     Set::end_enter(guard)

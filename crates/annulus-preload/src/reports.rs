@@ -5,6 +5,9 @@
 //! that it called (Lent).
 #![allow(unsafe_code)]
 
+use std::io;
+
+use annulus::preload::{ServerRing, Wait};
 use libc::epoll_event;
 
 use crate::connection::Conn;
@@ -18,57 +21,97 @@ use crate::sys;
 
 /// The arguments of `epoll_wait`: the program's buffer, and the wait.
 pub(crate) struct EventBuffer {
-    pub(crate) events: *mut epoll_event,
-    pub(crate) max: i32,
+    events: *mut epoll_event,
+    pub(crate) max: usize,
     pub(crate) timeout_ns: Option<u64>,
     /// The signal set while it sleeps, or null.
-    pub(crate) mask: *const u64,
+    mask: *const u64,
 }
 
 impl EventBuffer {
-    /// Writes an event behind those that were written.
-    ///
     /// # Safety
     ///
-    /// Lent: the contract of [`wait`](crate::epoll_wait::wait), and `filled` is below `max`.
+    /// Lent: as long as the value is used, `events` is valid for `max` events, and `mask` is null, or the 8 bytes of a
+    /// signal set.
+    pub(crate) unsafe fn new(
+        (events, max): (*mut epoll_event, i32),
+        timeout_ns: Option<u64>,
+        mask: *const u64,
+    ) -> EventBuffer {
+        EventBuffer {
+            events,
+            max: usize::try_from(max).unwrap_or(0),
+            timeout_ns,
+            mask,
+        }
+    }
+
+    /// Returns an event that was written.
+    fn get(&self, at: usize) -> epoll_event {
+        assert!(at < self.max);
+        // SAFETY: Lent: within the buffer (`new`).
+        unsafe { self.events.add(at).read_unaligned() }
+    }
+
     #[inline]
-    unsafe fn put(&self, filled: &mut usize, events: u32, data: u64) {
-        let event = epoll_event { events, u64: data };
-        // SAFETY: Lent: the caller guarantees that the buffer is valid there.
-        unsafe { self.events.add(*filled).write_unaligned(event) };
+    fn set(&self, at: usize, event: epoll_event) {
+        assert!(at < self.max);
+        // SAFETY: Lent: within the buffer (`new`).
+        unsafe { self.events.add(at).write_unaligned(event) };
+    }
+
+    /// Writes an event behind those that were written.
+    #[inline]
+    fn put(&self, filled: &mut usize, events: u32, data: u64) {
+        self.set(*filled, epoll_event { events, u64: data });
         *filled += 1;
+    }
+
+    /// Writes the ready events of the kernel's set behind those that were written, as many as fit. Returns the number.
+    fn fetch(&self, set: i32, filled: usize) -> usize {
+        let left = self.max.saturating_sub(filled);
+        // SAFETY: Lent: the rest of the buffer (`new`).
+        let count = unsafe { sys::ready(set, self.events.add(self.max - left), left as i32) };
+        count.unwrap_or(0).min(left)
+    }
+
+    /// Waits on the kernel's set; returns -1 and errno, as the C library does.
+    pub(crate) fn wait_on(&self, set: i32, timeout_ns: u64) -> i32 {
+        // SAFETY: Lent: the buffer and the mask (`new`).
+        unsafe { sys::wait_on(set, (self.events, self.max as i32), timeout_ns, self.mask) }
+    }
+
+    /// Enters a ring, which sleeps with the mask of the call.
+    #[inline]
+    pub(crate) fn enter(
+        &self,
+        ring: &mut ServerRing,
+        wait_for: Wait,
+        timeout_ns: Option<u64>,
+    ) -> io::Result<()> {
+        // SAFETY: Lent: the mask (`new`).
+        unsafe { ring.enter(wait_for, timeout_ns, self.mask) }
     }
 }
 
 /// Writes ready events to the buffer, as many as fit: those of the library, then those of the kernel's set.
-///
-/// # Safety
-///
-/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
 #[inline]
-pub(crate) unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
-    let max = buffer.max as usize;
+pub(crate) fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
+    let max = buffer.max;
     let (mut filled, mut has_handed_back) = (0, false);
-    // SAFETY: Lent: each of them has the contract of this function.
-    unsafe {
-        collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
-        collect_listeners(guard, buffer, &mut filled);
-        collect_shared_members(guard, buffer, &mut filled, &mut has_handed_back);
-    }
+    collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
+    collect_listeners(guard, buffer, &mut filled);
+    collect_shared_members(guard, buffer, &mut filled, &mut has_handed_back);
     if !guard.kernel_ready || filled == max {
         return filled;
     }
-    let left = max - filled;
-    // SAFETY: Lent: behind those that were written.
-    let from_kernel = unsafe { sys::ready(guard.fd, buffer.events.add(filled), left as i32) };
-    let count = from_kernel.unwrap_or(0).min(left);
+    let count = buffer.fetch(guard.fd, filled);
     // Fewer than fit were returned, so these are all. The ring polls again in the next cycle.
-    guard.kernel_ready = count == left;
+    guard.kernel_ready = count == max - filled;
     let count = if guard.already_reported.is_empty() {
         count
     } else {
-        // SAFETY: Lent: `count` events have been written there.
-        let kept = unsafe { drop_reported(guard, buffer.events.add(filled), count) };
+        let kept = drop_reported(guard, buffer, filled, count);
         if !guard.kernel_ready {
             // All events that would have been reported twice have been dropped.
             guard.already_reported.clear();
@@ -78,20 +121,16 @@ pub(crate) unsafe fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usiz
     if !has_handed_back {
         return filled + count;
     }
-    // SAFETY: Lent: all of these have been written.
-    unsafe { merge(buffer.events, filled, count) }
+    merge(buffer, filled, count)
 }
 
-/// # Safety
-///
-/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
-unsafe fn collect_ready(
+fn collect_ready(
     guard: &mut SetGuard,
     buffer: &EventBuffer,
     filled: &mut usize,
     has_handed_back: &mut bool,
 ) {
-    let max = buffer.max as usize;
+    let max = buffer.max;
     let last = guard.ready.1;
     // Listeners and the kernel's set get their share even where served connections would fill the buffer: every second
     // event of a buffer for one.
@@ -130,8 +169,7 @@ unsafe fn collect_ready(
             if is_oneshot {
                 report |= oneshot_events(guard, entry, connection);
             }
-            // SAFETY: Lent: `filled` is below `max`.
-            unsafe { buffer.put(filled, report, data) };
+            buffer.put(filled, report, data);
             guard[connection].member = match is_oneshot {
                 false => Member::Reported,
                 true => Member::Disabled,
@@ -161,11 +199,8 @@ fn oneshot_events(guard: &SetGuard, entry: &'static Entry, connection: Conn) -> 
     events & (guard[connection].events | ERR | HUP)
 }
 
-/// # Safety
-///
-/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
-unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
-    let max = buffer.max as usize;
+fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
+    let max = buffer.max;
     if max == 1 && guard.kernel_ready && guard.round & 2 != 0 {
         return;
     }
@@ -174,23 +209,19 @@ unsafe fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: 
         if *filled < max && listener.ready_events != 0 {
             listener.ready_events = 0;
             if report != 0 {
-                // SAFETY: Lent: `filled` is below `max`.
-                unsafe { buffer.put(filled, report, listener.data) };
+                buffer.put(filled, report, listener.data);
             }
         }
     }
 }
 
-/// # Safety
-///
-/// Lent: the contract of [`wait`](crate::epoll_wait::wait).
-unsafe fn collect_shared_members(
+fn collect_shared_members(
     guard: &mut SetGuard,
     buffer: &EventBuffer,
     filled: &mut usize,
     has_handed_back: &mut bool,
 ) {
-    let max = buffer.max as usize;
+    let max = buffer.max;
     for nth in 0..guard.shared_members.len() {
         let shared_member = guard.shared_members[nth];
         let mut report = guard.held_of(shared_member);
@@ -203,8 +234,7 @@ unsafe fn collect_shared_members(
                     entry.set_flag(FIRED_ELSEWHERE);
                 }
             }
-            // SAFETY: Lent: `filled` is below `max`.
-            unsafe { buffer.put(filled, report, shared_member.data) };
+            buffer.put(filled, report, shared_member.data);
             guard.shared_members[nth].reported =
                 shared_member.events & (EDGE_TRIGGERED | ONESHOT) != 0;
             *has_handed_back = true;
@@ -212,16 +242,12 @@ unsafe fn collect_shared_members(
     }
 }
 
-/// Drops events that were reported before their member was handed back and added to the kernel's set again.
-///
-/// # Safety
-///
-/// Lent: `count` events have been written.
-unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: usize) -> usize {
-    let mut kept = 0;
-    for at in 0..count {
-        // SAFETY: Lent: `at` is below `count`.
-        let event = unsafe { events.add(at).read_unaligned() };
+/// Drops those of the last `count` events, behind `filled`, that were reported before their member was handed back and
+/// added to the kernel's set again. Returns the number of the others.
+fn drop_reported(guard: &mut SetGuard, buffer: &EventBuffer, filled: usize, count: usize) -> usize {
+    let mut kept = filled;
+    for at in filled..filled + count {
+        let event = buffer.get(at);
         let (mask, data) = (event.events, event.u64);
         let position = guard
             .already_reported
@@ -230,43 +256,28 @@ unsafe fn drop_reported(guard: &mut SetGuard, events: *mut epoll_event, count: u
         let was_reported =
             position.is_some_and(|nth| mask & !guard.already_reported.swap_remove(nth).events == 0);
         if !was_reported {
-            // SAFETY: Lent: `kept` is not above `at`.
-            unsafe { events.add(kept).write_unaligned(event) };
+            buffer.set(kept, event);
             kept += 1;
         }
     }
-    kept
+    kept - filled
 }
 
-/// Merges the events of each member into one: its buffered bytes, and the events that the kernel reports.
-///
-/// # Safety
-///
-/// Lent: `filled` and then `count` events have been written.
-unsafe fn merge(events: *mut epoll_event, filled: usize, count: usize) -> usize {
+/// Merges the events of each member into one: its buffered bytes, which are in the first `filled` events, and the
+/// events that the kernel reports, in the next `count`. Returns the number of all.
+fn merge(buffer: &EventBuffer, filled: usize, count: usize) -> usize {
     let mut kept = filled;
     for at in filled..filled + count {
-        // SAFETY: Lent: `at` is below `filled + count`.
-        let event = unsafe { events.add(at).read_unaligned() };
+        let event = buffer.get(at);
         let data = event.u64;
-        let earlier = (0..filled).find(|&earlier| {
-            // SAFETY: Lent: `earlier` is below `filled`.
-            let earlier = unsafe { events.add(earlier).read_unaligned() };
-            earlier.u64 == data
-        });
-        match earlier {
+        match (0..filled).find(|&earlier| ({ buffer.get(earlier).u64 }) == data) {
             Some(earlier) => {
-                // SAFETY: Lent: `earlier` is below `filled`.
-                unsafe {
-                    let slot = events.add(earlier);
-                    let mut both = slot.read_unaligned();
-                    both.events |= event.events;
-                    slot.write_unaligned(both);
-                }
+                let mut both = buffer.get(earlier);
+                both.events |= event.events;
+                buffer.set(earlier, both);
             }
             None => {
-                // SAFETY: Lent: `kept` is not above `at`.
-                unsafe { events.add(kept).write_unaligned(event) };
+                buffer.set(kept, event);
                 kept += 1;
             }
         }

@@ -6,6 +6,7 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 
 use crate::errno::{self, CallResult};
 use crate::raw_libc as libc;
@@ -13,14 +14,66 @@ use crate::raw_libc as libc;
 mod socket;
 
 pub(crate) use socket::{
-    do_not_linger, end_as_if_closed, is_at_mark, is_connected, is_established, linger_s, option,
-    own_port, readable, receive_vectors, reset_when_closed, send, send_vectors, send_with,
+    do_not_linger, end_as_if_closed, is_at_mark, is_connected, is_established, linger_s, message,
+    option, own_port, readable, receive_vectors, reset_when_closed, send, send_vectors, send_with,
     set_option, shutdown, timeout_ns,
 };
 
 #[inline]
 fn result(ret: c_long) -> CallResult {
     usize::try_from(ret).map_err(|_| errno::get())
+}
+
+/// Types for which zero bytes are a value: plain integers, and pointers that may be null.
+///
+/// # Safety
+///
+/// Typed: the type is one of these.
+pub(crate) unsafe trait Plain: Sized {}
+
+macro_rules! plain {
+    ($($type:ty)*) => {
+        $(
+            // SAFETY: Typed: a type of the C library's headers without references.
+            unsafe impl Plain for $type {}
+        )*
+    };
+}
+
+plain! {
+    c_int libc::epoll_event libc::linger libc::msghdr libc::rusage libc::sigaction libc::sigset_t libc::sockaddr
+    libc::sockaddr_in6 libc::stat libc::timeval libc::fd_set
+}
+
+pub(crate) fn zeroed<T: Plain>() -> T {
+    // SAFETY: Typed: zero bytes are a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The system calls that take numbers of 32 bits and no address, by their numbers.
+#[derive(Clone, Copy)]
+#[repr(i64)]
+enum Numeric {
+    Close = libc::SYS_close,
+    Dup3 = libc::SYS_dup3,
+    EpollCreate1 = libc::SYS_epoll_create1,
+    Eventfd2 = libc::SYS_eventfd2,
+    ExitGroup = libc::SYS_exit_group,
+    Fcntl = libc::SYS_fcntl,
+    Gettid = libc::SYS_gettid,
+    Prctl = libc::SYS_prctl,
+    Shutdown = libc::SYS_shutdown,
+    Tgkill = libc::SYS_tgkill,
+}
+
+fn numeric(call: Numeric, a: c_int, b: c_int, c: c_int) -> CallResult {
+    // SAFETY: Typed: numbers only. Open: a descriptor that is closed or replaced is the library's own, or one that the
+    // program has closed.
+    result(unsafe { libc::syscall(call as c_long, a, b, c) })
+}
+
+fn fcntl(fd: i32, command: c_int, value: c_int) -> CallResult {
+    numeric(Numeric::Fcntl, fd, command, value)
 }
 
 /// Returns whether a pointer may be mapped in the program. If not, the kernel returns the error. A pointer that may be
@@ -102,13 +155,11 @@ pub(crate) unsafe fn pread(fd: i32, into: *mut u8, bytes: usize, at: i64) -> Cal
 }
 
 pub(crate) fn close(fd: i32) -> CallResult {
-    // SAFETY: Open: the program has closed it, and nothing uses it any more.
-    result(unsafe { libc::syscall(libc::SYS_close, fd) })
+    numeric(Numeric::Close, fd, 0, 0)
 }
 
 pub(crate) fn flags_of(fd: i32) -> CallResult {
-    // SAFETY: Typed: numbers only.
-    result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) })
+    fcntl(fd, libc::F_GETFL, 0)
 }
 
 /// Changes the kernel's set.
@@ -159,18 +210,14 @@ pub(crate) unsafe fn wait_on(
     ret as c_int
 }
 
-/// Waits for events of a kernel set, for at most `time` unless it is null.
-///
-/// # Safety
-///
-/// Lent: `time` is null, or valid for reads.
-pub(crate) unsafe fn wait(
+/// Waits for events of a kernel set, for at most `time` if there is one.
+pub(crate) fn wait(
     set: i32,
     events: &mut [libc::epoll_event],
-    time: *const libc::timespec,
+    time: Option<&libc::timespec>,
 ) -> CallResult {
-    // SAFETY: Lent: `events` is borrowed for the call, and the caller guarantees `time`. All signals are blocked in
-    // callers.
+    let time = time.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: Lent: both are borrowed for the call. All signals are blocked in callers.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -191,8 +238,7 @@ pub(crate) unsafe fn wait(
 /// Creates an eventfd, which [`wake`] makes readable and [`clear`] resets.
 pub(crate) fn eventfd() -> Result<i32, i32> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-    // SAFETY: Typed: numbers only.
-    result(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) }).map(|fd| fd as i32)
+    numeric(Numeric::Eventfd2, 0, flags, 0).map(|fd| fd as i32)
 }
 
 pub(crate) fn clear(fd: i32) {
@@ -214,8 +260,7 @@ pub(crate) fn is_fatal(signal: c_int) -> bool {
     if HARMLESS.contains(&signal) {
         return false;
     }
-    // SAFETY: Typed: plain integers and null pointers, for which zero bytes are a value.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let mut action: libc::sigaction = zeroed();
     // SAFETY: Typed: a query, which changes nothing.
     let ret = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
     ret == 0 && action.sa_sigaction == libc::SIG_DFL
@@ -223,8 +268,7 @@ pub(crate) fn is_fatal(signal: c_int) -> bool {
 
 /// Returns whether the descriptor is an end of a pipe.
 pub(crate) fn is_pipe(fd: i32) -> bool {
-    // SAFETY: Typed: numbers only.
-    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETPIPE_SZ, 0) > 0 }
+    fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
 }
 
 /// Writes as many bytes to a pipe as it has room for. Never blocks, whatever the flags of the pipe. Fails with
@@ -272,37 +316,29 @@ pub(crate) fn write_pages(fd: i32, bytes: &[u8]) -> CallResult {
 }
 
 pub(crate) fn epoll_create() -> Result<i32, i32> {
-    // SAFETY: Typed: numbers only.
-    result(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
-        .map(|fd| fd as i32)
+    numeric(Numeric::EpollCreate1, libc::EPOLL_CLOEXEC, 0, 0).map(|fd| fd as i32)
 }
 
 /// Returns `O_CLOEXEC` if exec closes the descriptor, else 0, as `dup3` expects it.
 pub(crate) fn descriptor_flags(fd: i32) -> c_int {
-    // SAFETY: Typed: numbers only.
-    let flags = result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD, 0) });
-    match flags {
+    match fcntl(fd, libc::F_GETFD, 0) {
         Ok(flags) if flags as c_int & libc::FD_CLOEXEC != 0 => libc::O_CLOEXEC,
         _ => 0,
     }
 }
 
 pub(crate) fn dup_to(fd: i32, to: i32, flags: c_int) -> CallResult {
-    // SAFETY: Open: the number is one of the caller's own, whose file it is to have.
-    result(unsafe { libc::syscall(libc::SYS_dup3, fd, to, flags) })
+    numeric(Numeric::Dup3, fd, to, flags)
 }
 
 /// Duplicates a descriptor to the lowest free number from `from` on, with close-on-exec.
 pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
-    // SAFETY: Typed: numbers only.
-    result(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) })
-        .map(|fd| fd as i32)
+    fcntl(fd, libc::F_DUPFD_CLOEXEC, from).map(|fd| fd as i32)
 }
 
 /// Returns the device and the inode number of a descriptor's file.
 pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
-    // SAFETY: Typed: plain integers, for which zero bytes are a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let mut stat: libc::stat = zeroed();
     // SAFETY: Lent: of this stack.
     let ret = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
     (ret == 0).then_some((stat.st_dev, stat.st_ino))
@@ -315,14 +351,11 @@ const F_GETSIG: c_int = 11;
 
 /// Marks an open file, for all numbers that it has.
 pub(crate) fn mark(fd: i32) -> bool {
-    // SAFETY: Typed: numbers only.
-    unsafe { libc::syscall(libc::SYS_fcntl, fd, F_SETSIG, MARK) == 0 }
+    fcntl(fd, F_SETSIG, MARK).is_ok()
 }
 
 pub(crate) fn is_marked(fd: i32) -> bool {
-    // SAFETY: Typed: numbers only.
-    let ret = unsafe { libc::syscall(libc::SYS_fcntl, fd, F_GETSIG, 0) };
-    ret == c_long::from(MARK)
+    fcntl(fd, F_GETSIG, 0) == Ok(MARK as usize)
 }
 
 /// The limit on descriptor numbers.
@@ -352,14 +385,23 @@ pub(crate) fn has_other_threads() -> bool {
 }
 
 /// Sleeps while `word` is `value`, until another thread wakes it, for at most `us`.
-pub(crate) fn wait_while(word: &std::sync::atomic::AtomicU32, value: u32, us: i64) {
-    let call = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, us: i64) {
     let time = libc::timespec {
         tv_sec: us / 1_000_000,
         tv_nsec: us % 1_000_000 * 1000,
     };
-    // SAFETY: Lent: the word is there for the call, and the time of this stack.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, value, &raw const time) };
+    futex(word, libc::FUTEX_WAIT, value, Some(&time));
+}
+
+pub(crate) fn wake_one(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, 1, None);
+}
+
+fn futex(word: &AtomicU32, call: c_int, value: u32, time: Option<&libc::timespec>) {
+    let call = call | libc::FUTEX_PRIVATE_FLAG;
+    let time = time.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: Lent: the word and the time are borrowed for the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, value, time) };
 }
 
 /// Ends the process with the first thread's exit code if the calling thread is the only other one: the last thread of a
@@ -376,15 +418,13 @@ pub(crate) fn end_as_the_first_thread() {
         .nth(48)
         .and_then(|word| word.trim().parse::<c_int>().ok());
     if let Some(code) = code.filter(|&code| has_ended && threads == 2 && code != 0) {
-        // SAFETY: Typed: numbers only.
-        unsafe { libc::syscall(libc::SYS_exit_group, code >> 8) };
+        let _ = numeric(Numeric::ExitGroup, code >> 8, 0, 0);
     }
 }
 
 /// Returns the number of involuntary context switches of the calling thread.
 pub(crate) fn preempted() -> i64 {
-    // SAFETY: Typed: plain integers, for which zero bytes are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut usage: libc::rusage = zeroed();
     // SAFETY: Lent: of this stack.
     unsafe { libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut usage) };
     usage.ru_nivcsw
@@ -392,27 +432,19 @@ pub(crate) fn preempted() -> i64 {
 
 /// Returns the kernel's ID of the calling thread.
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: Typed: it takes nothing.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    numeric(Numeric::Gettid, 0, 0, 0).map_or(0, |id| id as u32)
 }
 
 /// Returns whether the process still has that thread.
 pub(crate) fn has_thread(thread_id: u32) -> bool {
-    // SAFETY: Typed: numbers only; nothing is sent.
-    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread_id, 0) == 0 }
-}
-
-pub(crate) fn wake_one(word: &std::sync::atomic::AtomicU32) {
-    let call = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: Lent: the word lives for the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), call, 1) };
+    let process = std::process::id().cast_signed();
+    // Nothing is sent.
+    numeric(Numeric::Tgkill, process, thread_id.cast_signed(), 0).is_ok()
 }
 
 /// Returns whether a system call filter is set on the calling thread.
 pub(crate) fn has_filter() -> bool {
-    // SAFETY: Typed: numbers only.
-    let mode = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    mode > 0
+    numeric(Numeric::Prctl, libc::PR_GET_SECCOMP, 0, 0).is_ok_and(|mode| mode > 0)
 }
 
 /// Returns those of `events` that the descriptor has now.

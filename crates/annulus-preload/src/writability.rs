@@ -7,7 +7,6 @@
 //! The set is created when the first socket is added to it.
 #![allow(unsafe_code)]
 
-use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use crate::reserved_fds::{self, Inode};
@@ -105,16 +104,14 @@ pub(crate) fn sleep_while(
 
 /// Sleeps in the set. Returns `false` on a timeout.
 fn sleep(set: i32, us: Option<i64>, mut on_ready: impl FnMut(u64)) -> bool {
-    // SAFETY: Typed: plain integers, for which zero bytes are a value.
-    let mut events: [libc::epoll_event; EVENTS_MAX] = unsafe { std::mem::zeroed() };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
     let time = libc::timespec {
         tv_sec: 0,
         tv_nsec: us.unwrap_or(0) * 1000,
     };
-    let time = us.map_or(ptr::null(), |_| &raw const time);
+    let time = us.map(|_| &time);
     let ret = match reserved_fds::is_same_file(set) {
-        // SAFETY: Lent: all of this stack.
-        true => unsafe { sys::wait(set, &mut events, time) },
+        true => sys::wait(set, &mut events, time),
         false => Err(libc::EBADF),
     };
     let count = ret.unwrap_or_else(|_| {

@@ -170,17 +170,12 @@ unsafe fn wait_on(
     if timeout_ns != Some(0) {
         before_blocking_on(Set::of(number));
     }
-    let buffer = EventBuffer {
-        events,
-        max,
-        timeout_ns,
-        mask: epoll_wait::kernel_mask(mask),
-    };
+    let buffer = pass_on!(EventBuffer::new((events, max), timeout_ns, mask.cast()));
     // Here, no lock is held.
     // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
     unsafe { pthread_testcancel() };
     // `wait` catches panics except in its sleep, where a handler may end the thread by unwinding.
-    let ret = pass_on!(epoll_wait::wait(number, &buffer));
+    let ret = epoll_wait::wait(number, &buffer);
     if ret == Some(Err(libc::EINTR)) {
         // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
         unsafe { pthread_testcancel() };

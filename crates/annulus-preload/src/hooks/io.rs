@@ -140,10 +140,7 @@ unsafe fn behind(
         rest[count].iov_len = vector.iov_len - skip;
         count += 1;
     }
-    // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
-    let mut message: msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = rest.as_mut_ptr();
-    message.msg_iovlen = count;
+    let mut message = sys::message(&rest[..count]);
     call(&raw mut message)
 }
 

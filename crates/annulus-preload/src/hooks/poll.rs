@@ -16,6 +16,7 @@ use crate::counters::Why;
 use crate::epoll_ctl;
 use crate::fd_table::{self, Kind};
 use crate::gate;
+use crate::sys;
 
 /// Hands the descriptor back. Returns the events that the kernel does not know of, in the form of `poll`.
 fn prepare(fd: c_int) -> c_short {
@@ -128,8 +129,7 @@ pub(super) unsafe fn select_with(
     call: impl FnOnce(bool) -> c_int,
 ) -> c_int {
     // On the stack: a handler that jumps out of an allocation would leave the lock of `malloc` taken.
-    // SAFETY: Typed: an array of integers, for which zero bytes are a value.
-    let mut buffered: fd_set = unsafe { std::mem::zeroed() };
+    let mut buffered: fd_set = sys::zeroed();
     let mut any = false;
     for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
         // SAFETY: Lent: the program passes sets or null; `fd` is below FD_SETSIZE.

@@ -134,8 +134,7 @@ pub(super) unsafe fn wait_for_room(fd: c_int, deadline: Deadline) -> Result<c_sh
         };
     }
     send_nothing(|nothing| {
-        // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
-        let mut message: msghdr = unsafe { std::mem::zeroed() };
+        let mut message: msghdr = sys::zeroed();
         message.msg_iov = nothing;
         message.msg_iovlen = 1;
         pass_on!(real::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL))

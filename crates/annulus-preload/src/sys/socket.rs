@@ -7,9 +7,18 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
-use super::result;
+use super::{Numeric, Plain, numeric, result, zeroed};
 use crate::errno::CallResult;
 use crate::raw_libc as libc;
+
+/// Returns a message of vectors, which are not borrowed.
+pub(crate) fn message(vectors: &[libc::iovec]) -> libc::msghdr {
+    libc::msghdr {
+        msg_iov: vectors.as_ptr().cast_mut(),
+        msg_iovlen: vectors.len(),
+        ..zeroed()
+    }
+}
 
 /// Sends without blocking and without raising SIGPIPE.
 ///
@@ -17,10 +26,7 @@ use crate::raw_libc as libc;
 ///
 /// Lent: the vectors, and what they point to, are valid for reads.
 pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> CallResult {
-    // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = vectors.as_ptr().cast_mut();
-    message.msg_iovlen = vectors.len();
+    let message = message(vectors);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: Lent: the caller guarantees these pointers.
     result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
@@ -49,14 +55,18 @@ pub(crate) fn send_with(fd: i32, bytes: &[u8], flags: c_int) -> CallResult {
 }
 
 pub(crate) fn shutdown(fd: i32, how: c_int) -> CallResult {
-    // SAFETY: Typed: numbers only.
-    result(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) })
+    numeric(Numeric::Shutdown, fd, how, 0)
 }
 
 /// Returns the value of an integer option.
 pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
-    let (mut value, mut bytes) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
-    // SAFETY: Lent: of this stack.
+    get(fd, level, name)
+}
+
+/// Returns the value of an option, of its type.
+fn get<T: Plain>(fd: i32, level: c_int, name: c_int) -> Result<T, i32> {
+    let (mut value, mut bytes) = (zeroed::<T>(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: Lent: of this stack, with its size.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_getsockopt,
@@ -70,21 +80,40 @@ pub(crate) fn option(fd: i32, level: c_int, name: c_int) -> Result<c_int, i32> {
     result(ret).map(|_| value)
 }
 
+/// Sets an option of `SOL_SOCKET`, of its type.
+fn set<T: Plain>(fd: i32, name: c_int, value: &T) {
+    // SAFETY: Lent: borrowed for the call, with its size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_setsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            name,
+            ptr::from_ref(value),
+            size_of::<T>(),
+        )
+    };
+}
+
 /// The number of bytes that can be read; 0 also if it is unknown.
 pub(crate) fn readable(fd: i32) -> usize {
-    let mut bytes: c_int = 0;
+    query(fd, libc::FIONREAD as c_long)
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .unwrap_or(0)
+}
+
+/// Returns the integer that an `ioctl` reports.
+fn query(fd: i32, request: c_long) -> Option<c_int> {
+    let mut value: c_int = 0;
     // SAFETY: Lent: of this stack.
-    let ret = unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) };
-    usize::try_from(if ret < 0 { 0 } else { bytes }).unwrap_or(0)
+    let ret = unsafe { libc::syscall(libc::SYS_ioctl, fd, request, &raw mut value) };
+    (ret == 0).then_some(value)
 }
 
 /// Returns whether the next byte to read is urgent data.
 pub(crate) fn is_at_mark(fd: i32) -> bool {
     const SIOCATMARK: c_long = 0x8905;
-    let mut is_at: c_int = 0;
-    // SAFETY: Lent: of this stack.
-    let ret = unsafe { libc::syscall(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut is_at) };
-    ret == 0 && is_at != 0
+    query(fd, SIOCATMARK).is_some_and(|is_at| is_at != 0)
 }
 
 /// Returns the port of a socket's own address. `None`: it is not an IP address.
@@ -105,8 +134,7 @@ pub(crate) fn is_connected(fd: i32) -> bool {
 }
 
 fn ip_port(fd: i32, call: c_long) -> Option<u16> {
-    // SAFETY: Typed: plain integers.
-    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut address: libc::sockaddr_in6 = zeroed();
     let mut bytes = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
     // SAFETY: Lent: of this stack, with its size.
     let ret = unsafe { libc::syscall(call, fd, &raw mut address, &raw mut bytes) };
@@ -122,10 +150,7 @@ fn ip_port(fd: i32, call: c_long) -> Option<u16> {
 ///
 /// Lent: the vectors, and what they point to, are valid for writes.
 pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> CallResult {
-    // SAFETY: Typed: plain integers and pointers, for which zero bytes are a value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = vectors.as_ptr().cast_mut();
-    message.msg_iovlen = vectors.len();
+    let mut message = message(vectors);
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: Lent: the caller guarantees these pointers.
     result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
@@ -146,17 +171,7 @@ fn set_linger(fd: i32, on: bool) {
         l_onoff: on.into(),
         l_linger: 0,
     };
-    // SAFETY: Lent: of this stack, with its size.
-    unsafe {
-        libc::syscall(
-            libc::SYS_setsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            &raw const linger,
-            size_of::<libc::linger>(),
-        )
-    };
+    set(fd, libc::SO_LINGER, &linger);
 }
 
 /// Ends a connection that a ring still refers to: the peer receives now what the kernel would send at the last close.
@@ -175,29 +190,14 @@ fn resets_when_closed(fd: i32) -> bool {
 
 /// Returns the time that a close waits for unsent bytes, s; 0: it discards them. `None`: neither.
 pub(crate) fn linger_s(fd: i32) -> Option<i32> {
-    let mut linger = libc::linger {
-        l_onoff: 0,
-        l_linger: 0,
-    };
-    let mut bytes = size_of::<libc::linger>() as libc::socklen_t;
-    // SAFETY: Lent: of this stack, with its size.
-    unsafe {
-        libc::syscall(
-            libc::SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            &raw mut linger,
-            &raw mut bytes,
-        )
-    };
+    let linger: libc::linger = get(fd, libc::SOL_SOCKET, libc::SO_LINGER).ok()?;
     (linger.l_onoff != 0).then_some(linger.l_linger)
 }
 
 /// Resets a connection, even if another descriptor or a ring refers to it (connect(2), AF_UNSPEC).
 fn disconnect(fd: i32) {
-    // SAFETY: Typed: plain integers, for which zero bytes are a value: AF_UNSPEC.
-    let unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
+    // Zero: AF_UNSPEC.
+    let unspecified: libc::sockaddr = zeroed();
     // SAFETY: Lent: of this stack, with its size.
     unsafe {
         libc::syscall(
@@ -211,37 +211,12 @@ fn disconnect(fd: i32) {
 
 /// Sets an option of `SOL_SOCKET`.
 pub(crate) fn set_option(fd: i32, name: c_int, value: c_int) {
-    // SAFETY: Lent: of this stack, with its size.
-    unsafe {
-        libc::syscall(
-            libc::SYS_setsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            name,
-            &raw const value,
-            size_of::<c_int>(),
-        )
-    };
+    set(fd, name, &value);
 }
 
 /// Returns a timeout of a socket, ns: `SO_SNDTIMEO` or `SO_RCVTIMEO`. `None`: no limit.
 pub(crate) fn timeout_ns(fd: i32, option: c_int) -> Option<u64> {
-    let mut time = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 0,
-    };
-    let mut bytes = size_of::<libc::timeval>() as libc::socklen_t;
-    // SAFETY: Lent: of this stack, with its size.
-    unsafe {
-        libc::syscall(
-            libc::SYS_getsockopt,
-            fd,
-            libc::SOL_SOCKET,
-            option,
-            &raw mut time,
-            &raw mut bytes,
-        )
-    };
+    let time: libc::timeval = get(fd, libc::SOL_SOCKET, option).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     (ns > 0).then_some(ns)
 }

@@ -249,6 +249,16 @@ impl ServerRing {
         }
     }
 
+    /// Submits the pushed entries and runs the task work, without a sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](ServerRing::enter).
+    pub fn enter_without_wait(&mut self) -> io::Result<()> {
+        // SAFETY: Lent: no mask is passed.
+        unsafe { self.enter(Wait::No, None, ptr::null()) }
+    }
+
     /// Submits the pushed entries without checking for completions. If a kernel thread takes them, yields to it.
     pub fn submit(&mut self) -> io::Result<()> {
         self.check()?;

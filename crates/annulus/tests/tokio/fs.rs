@@ -1,5 +1,6 @@
 //! `annulus::tokio::fs` does what `tokio::fs` does, on io_uring and on blocking threads.
 
+use std::cell::Cell;
 use std::fs::{self as std_fs, Permissions};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -714,4 +715,58 @@ fn futures_and_types_are_send_and_sync() {
         is_shared(entry.file_type());
     }
     let _ = (of_file, of_listing);
+}
+
+/// Returns the most `done` that a poll of `task` adds.
+async fn most_in_a_poll(done: &Cell<usize>, task: impl Future<Output = ()>) -> usize {
+    let (mut task, mut most) = (pin!(task), 0);
+    poll_fn(|context| {
+        let before = done.get();
+        let polled = task.as_mut().poll(context);
+        most = most.max(done.get() - before);
+        polled
+    })
+    .await;
+    most
+}
+
+#[test]
+fn a_task_that_only_reads_or_writes_lets_others_run() {
+    on_each_engine(
+        "a_task_that_only_reads_or_writes_lets_others_run",
+        async |dir| {
+            let path = dir.join("data");
+            for (bytes, writes) in [(1, 20_000), (100, 20_000), (100_000, 200)] {
+                let mut file = fs::File::create(&path).await.unwrap();
+                let (data, done) = (vec![7; bytes], Cell::new(0));
+                let task = async {
+                    for _ in 0..writes {
+                        file.write_all(&data).await.unwrap();
+                        done.set(done.get() + 1);
+                    }
+                    file.flush().await.unwrap();
+                };
+                let most = most_in_a_poll(&done, task).await;
+                // 1 MiB, in which short writes count for more, with one that began before and one that goes beyond.
+                assert!(
+                    most <= (1 << 20) / (bytes + 256) + 2,
+                    "{most} writes of {bytes}"
+                );
+                assert_eq!(
+                    std_fs::metadata(&path).unwrap().len(),
+                    (bytes * writes) as u64
+                );
+            }
+            let mut file = fs::File::open(&path).await.unwrap();
+            let done = Cell::new(0);
+            let task = async {
+                for _ in 0..20_000 {
+                    assert_eq!(file.read_u8().await.unwrap(), 7);
+                    done.set(done.get() + 1);
+                }
+            };
+            let most = most_in_a_poll(&done, task).await;
+            assert!(most <= 4097, "{most} reads");
+        },
+    );
 }

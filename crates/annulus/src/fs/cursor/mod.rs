@@ -31,6 +31,11 @@ const CACHED_BYTES: usize = FAST_PATH_BYTES_MAX;
 const READ_AHEAD_BYTES: usize = 1 << 20;
 /// Written bytes that wait for a write in progress, at most.
 const GATHERED_BYTES: usize = 256 << 10;
+/// Bytes that calls take, ready each time, before the task yields to others of its thread.
+const TAKEN_MAX: usize = 1 << 20;
+/// The bytes that a call counts for in addition, because short ones take time, too. Those of a read count when its
+/// block is read.
+const CALL_BYTES: usize = 256;
 /// Blocks end at multiples of this, so that direct reads are aligned, bytes. A power of two.
 const BLOCK_BYTES: usize = 4 << 10;
 
@@ -70,6 +75,8 @@ const BLOCK_BYTES: usize = 4 << 10;
 ///
 /// A block shows the file as it was when the block was read. A write or a seek discards what was read ahead; only a
 /// relative seek (`SeekFrom::Current`) within the block keeps it.
+///
+/// After 4,096 calls that were ready, or 1 MiB of writes, a call yields once to other tasks of its thread.
 ///
 /// # Writes
 ///
@@ -113,6 +120,8 @@ pub struct FileCursor {
     wanted: Option<usize>,
     /// Written bytes that wait for a write in progress, at most; at least 1.
     gathered_max: usize,
+    /// Bytes that calls have taken since the task last yielded or waited.
+    taken: usize,
     /// A seek that has begun.
     seek: Option<SeekFrom>,
     /// The query for the size of the file, for a seek from the end.
@@ -171,6 +180,7 @@ impl File {
             read_ahead_bytes: READ_AHEAD_BYTES,
             spare: None,
             behind: None,
+            taken: 0,
             read_max: usize::MAX,
             wanted: None,
             gathered_max: GATHERED_BYTES,
@@ -344,6 +354,7 @@ impl FileCursor {
             let Poll::Ready(result) = polled else {
                 read.missed = true;
                 self.next = Some(read);
+                self.taken = 0;
                 return Poll::Pending;
             };
             if result.is_err() && !read.is_stream && self.file.is_stream() {
@@ -388,6 +399,17 @@ impl FileCursor {
                 Poll::Pending => read.missed = true,
             }
         }
+    }
+
+    /// Yields once if calls have been ready for too long.
+    #[inline]
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.taken < TAKEN_MAX {
+            return Poll::Ready(());
+        }
+        self.taken = 0;
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Sets the position. All writes are complete.
@@ -465,6 +487,7 @@ impl FileCursor {
 impl ByteStream for FileCursor {
     #[inline]
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        ready!(self.poll_turn(context));
         if self.unread().is_empty() || self.seek.is_some() {
             ready!(self.poll_settled(context))?;
             if self.unread().is_empty() {
@@ -479,6 +502,7 @@ impl ByteStream for FileCursor {
         let bytes = bytes.min(self.end - self.at);
         self.at += bytes;
         self.position += bytes as u64;
+        self.taken += CALL_BYTES;
     }
 
     fn poll_write(
@@ -486,6 +510,7 @@ impl ByteStream for FileCursor {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_turn(context));
         if self.seek.is_some() {
             ready!(self.poll_settled(context))?;
         }
@@ -496,6 +521,7 @@ impl ByteStream for FileCursor {
         state.check()?;
         let mut space = self.gathered_max.saturating_sub(state.gathered.len());
         if space == 0 {
+            self.taken = 0;
             state.wait(context);
             return Poll::Pending;
         }
@@ -507,7 +533,9 @@ impl ByteStream for FileCursor {
             self.position += taken.len() as u64;
         }
         behind.start(state, &self.file, offset);
-        Poll::Ready(Ok(to_usize(self.position - offset)))
+        let taken = to_usize(self.position - offset);
+        self.taken += taken + CALL_BYTES;
+        Poll::Ready(Ok(taken))
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -8,14 +8,18 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 
 use annulus::tokio::fs;
 use annulus::{Backend, Engine};
 use annulus_testing::child_process::in_child;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt, ReadBuf,
+};
 
 use crate::tokio_runtimes::{several, single};
 
@@ -769,4 +773,79 @@ fn a_task_that_only_reads_or_writes_lets_others_run() {
             assert!(most <= 4097, "{most} reads");
         },
     );
+}
+
+/// Polls a clone of a file where it wakes.
+struct PollsClone {
+    clone: Mutex<fs::File>,
+    polls: AtomicU32,
+}
+
+impl Wake for PollsClone {
+    fn wake(self: Arc<Self>) {
+        let mut byte = [0];
+        let mut buf = ReadBuf::new(&mut byte);
+        let mut clone = self.clone.lock().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut *clone).poll_read(&mut context, &mut buf);
+        self.polls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_waker_may_poll_a_clone_of_the_file_whose_poll_calls_it() {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("f");
+        std_fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let (mut file, clone) = pollster::block_on(async {
+            let file = fs::File::open(&path).await.unwrap();
+            let clone = file.try_clone().await.unwrap();
+            (file, clone)
+        });
+        let wake = Arc::new(PollsClone {
+            clone: Mutex::new(clone),
+            polls: AtomicU32::new(0),
+        });
+        let waker = Waker::from(Arc::clone(&wake));
+        let mut context = Context::from_waker(&waker);
+        // Data in the page cache is ready, until the task has to yield: its waker is called inside of the poll.
+        while wake.polls.load(Ordering::Relaxed) == 0 {
+            let mut bytes = vec![0; 16 << 10];
+            let mut buf = ReadBuf::new(&mut bytes);
+            let _ = Pin::new(&mut file).poll_read(&mut context, &mut buf);
+        }
+        done.send(()).unwrap();
+    });
+    let deadlock = ended.recv_timeout(Duration::from_secs(60));
+    assert!(deadlock.is_ok(), "the poll waits for itself");
+}
+
+#[test]
+fn a_clone_that_waits_for_its_turn_is_woken() {
+    // Each thread polls its clone; a read takes the next byte of all.
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("f");
+    std_fs::write(&path, (0..=255).cycle().take(4096).collect::<Vec<u8>>()).unwrap();
+    let file = pollster::block_on(fs::File::open(&path)).unwrap();
+    let read = |mut file: fs::File| {
+        pollster::block_on(async {
+            let mut sum = 0;
+            for _ in 0..1024 {
+                sum += u64::from(file.read_u8().await.unwrap());
+            }
+            sum
+        })
+    };
+    let clones = (0..4).map(|_| pollster::block_on(file.try_clone()).unwrap());
+    let clones: Vec<_> = clones.collect();
+    let threads: Vec<_> = (clones.into_iter())
+        .map(|clone| std::thread::spawn(move || read(clone)))
+        .collect();
+    let sum: u64 = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .sum();
+    assert_eq!(sum, 4096 / 256 * (0..=255).sum::<u64>());
 }

@@ -95,6 +95,42 @@ struct Shared {
     position: u64,
     /// The number of changes of the position, and of the file.
     changes: u64,
+    /// One of the files is polled. No lock is held meanwhile, because a waker is foreign code that may poll another one.
+    is_polled: bool,
+    /// Tasks that wait for the end of that poll.
+    waiting: Vec<Waker>,
+}
+
+/// The poll of one of several files with the same position. They take turns.
+struct Turn<'a>(&'a Mutex<Shared>);
+
+impl Turn<'_> {
+    /// Begins when no other file is polled.
+    fn begin<'a>(shared: &'a Mutex<Shared>, context: &Context<'_>) -> Poll<Turn<'a>> {
+        let mut waker = None;
+        loop {
+            let mut locked = lock(shared);
+            if !std::mem::replace(&mut locked.is_polled, true) {
+                return Poll::Ready(Turn(shared));
+            }
+            if let Some(waker) = waker {
+                locked.waiting.push(waker);
+                return Poll::Pending;
+            }
+            drop(locked);
+            waker = Some(context.waker().clone());
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut locked = lock(self.0);
+        locked.is_polled = false;
+        let waiting = std::mem::take(&mut locked.waiting);
+        drop(locked);
+        waiting.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl File {
@@ -251,7 +287,11 @@ impl File {
         let shared = self.shared.get_or_init(|| {
             let position = self.cursor.position();
             let changes = self.seen;
-            Arc::new(Mutex::new(Shared { position, changes }))
+            Arc::new(Mutex::new(Shared {
+                position,
+                changes,
+                ..Shared::default()
+            }))
         });
         clone.shared = OnceLock::from(Arc::clone(shared));
         // Another number than that of the file, so that the first use takes the position.
@@ -493,17 +533,24 @@ impl File {
             seen,
             ..
         } = self;
-        let mut shared = shared.get().map(|shared| lock(shared));
-        if let Some(shared) = &shared
-            && shared.changes != *seen
-            && !cursor.is_stream()
-        {
-            ready!(cursor.poll_written(context)).inspect_err(|_| drop(cursor.take_error()))?;
-            cursor.set_position(shared.position);
-            *seen = shared.changes;
+        let turn = match shared.get() {
+            Some(shared) => Some(ready!(Turn::begin(shared, context))),
+            None => None,
+        };
+        if let Some(Turn(shared)) = &turn {
+            let (position, changes) = {
+                let shared = lock(shared);
+                (shared.position, shared.changes)
+            };
+            if changes != *seen && !cursor.is_stream() {
+                ready!(cursor.poll_written(context)).inspect_err(|_| drop(cursor.take_error()))?;
+                cursor.set_position(position);
+                *seen = changes;
+            }
         }
         let done = ready!(operation(cursor, context));
-        if let Some(shared) = &mut shared {
+        if let Some(Turn(shared)) = &turn {
+            let mut shared = lock(shared);
             shared.position = cursor.position();
             shared.changes += 1;
             *seen = shared.changes;

@@ -46,6 +46,14 @@ fn main() -> io::Result<()> {
         file.rewind().await?;
         assert_eq!(file.read(&mut part).await?, 7);
 
+        #[cfg(windows)]
+        {
+            let mut options = fs::OpenOptions::new();
+            let alone = options.read(true).share_mode(0).open(&path).await?;
+            assert!(fs::File::open(&path).await.is_err());
+            drop(alone);
+        }
+
         fs::copy(&path, dir.path().join("copy")).await?;
         fs::create_dir_all(dir.path().join("a/b")).await?;
         let mut entries = fs::read_dir(dir.path()).await?;

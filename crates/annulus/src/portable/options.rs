@@ -35,6 +35,20 @@ macro_rules! options_of_std {
     };
 }
 
+/// Implements those that are numbers, and exist on Windows only.
+macro_rules! options_of_windows {
+    ($($name:ident: $about:literal,)*) => {
+        $(
+            #[doc = $about]
+            #[cfg(windows)]
+            pub fn $name(&mut self, $name: u32) -> &mut Self {
+                std::os::windows::fs::OpenOptionsExt::$name(&mut self.options, $name);
+                self
+            }
+        )*
+    };
+}
+
 impl OpenOptions {
     /// Returns options that are all off.
     pub fn new() -> OpenOptions {
@@ -72,6 +86,14 @@ impl OpenOptions {
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut self.options, flags);
         self
+    }
+
+    options_of_windows! {
+        access_mode: "Replaces the access that `read`, `write` and `append` ask for.",
+        share_mode: "Sets which other opens are allowed.",
+        custom_flags: "Sets further flags of `CreateFile`.",
+        attributes: "Sets the attributes of a new file.",
+        security_qos_flags: "Sets what the server of a named pipe may do in the name of this process.",
     }
 
     pub(crate) fn open<'a>(&self, submitter: &'a Arc<Submitter>, path: PathIn<'_>) -> Opening<'a> {

@@ -108,6 +108,28 @@ mod unix {
     }
 }
 
+#[cfg(windows)]
+mod windows {
+    use std::os::windows::fs::OpenOptionsExt;
+
+    use super::{Kind, OpenOptions};
+
+    impl OpenOptions {
+        setters! {
+            /// Replaces the access that `read`, `write` and `append` ask for: `dwDesiredAccess` of `CreateFile`.
+            access_mode: u32,
+            /// Sets which other opens are allowed: `dwShareMode`.
+            share_mode: u32,
+            /// Sets further flags: `dwFlags`.
+            custom_flags: u32,
+            /// Sets the attributes of a new file: `dwFileAttributes`.
+            attributes: u32,
+            /// Sets what the server of a named pipe may do in the name of this process: `dwSecurityQosFlags`.
+            security_qos_flags: u32,
+        }
+    }
+}
+
 /// Takes options of std. A blocking thread then opens the file.
 impl From<std::fs::OpenOptions> for OpenOptions {
     fn from(options: std::fs::OpenOptions) -> OpenOptions {

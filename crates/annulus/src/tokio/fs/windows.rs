@@ -1,7 +1,12 @@
-//! The parts of the file API that Tokio has on Windows only.
+//! # Safety
+//!
+//! The parts of the file API that Tokio has on Windows only. `from_raw_handle` has the contract of std's (Open).
+#![allow(unsafe_code)]
 
 use std::io;
-use std::os::windows::io::{AsHandle, AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
+use std::os::windows::io::{
+    AsHandle, AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle, RawHandle,
+};
 use std::path::Path;
 
 use super::file::File;
@@ -44,5 +49,12 @@ impl AsRawHandle for File {
 impl From<OwnedHandle> for File {
     fn from(handle: OwnedHandle) -> File {
         File::from_std(handle.into())
+    }
+}
+
+impl FromRawHandle for File {
+    unsafe fn from_raw_handle(handle: RawHandle) -> File {
+        // SAFETY: Open: the caller owns the handle and gives it up.
+        File::from_std(unsafe { std::fs::File::from_raw_handle(handle) })
     }
 }

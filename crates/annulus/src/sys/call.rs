@@ -455,6 +455,12 @@ pub(crate) unsafe fn getdents(fd: RawFd, base: *mut u8, bytes: usize) -> i32 {
     last(unsafe { libc::syscall(libc::SYS_getdents64, fd, base, bytes) })
 }
 
+/// Returns the size of an open file, bytes; `None` if the query fails.
+#[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
+pub(crate) fn file_bytes(fd: RawFd) -> Option<u64> {
+    u64::try_from(rfs::fstat(borrow_fd(fd)).ok()?.st_size).ok()
+}
+
 /// Returns the kind of a directory entry as in `d_type`, by `fstatat(2)` without following links; `None` if that fails.
 pub(crate) fn entry_kind((dir, name): DirPath<'_>) -> Option<u8> {
     let found = rfs::statat(borrow_fd(dir), name, rfs::AtFlags::SYMLINK_NOFOLLOW).ok()?;

@@ -1,7 +1,9 @@
 //! The engine of the process behind `annulus::tokio::fs`: forks, and the end of the process.
+#![allow(unsafe_code)]
 
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use annulus::tokio::fs;
 use annulus::{Backend, Engine, EngineError};
@@ -20,6 +22,15 @@ fn shared_path(test: &str) -> (PathBuf, bool) {
     (std::env::temp_dir().join(name), is_child)
 }
 
+/// The file that tells that the process ends.
+static ENDS: OnceLock<PathBuf> = OnceLock::new();
+
+extern "C" fn tell_the_end() {
+    if let Some(path) = ENDS.get() {
+        let _ = std::fs::write(path, "");
+    }
+}
+
 #[test]
 fn the_end_of_the_process_waits_for_written_bytes() {
     const BYTES: usize = 1_000_000;
@@ -31,7 +42,7 @@ fn the_end_of_the_process_waits_for_written_bytes() {
         let (fifo, returned) = (fifo.clone(), returned.clone());
         std::thread::spawn(move || {
             let mut pipe = std::fs::File::open(fifo).unwrap();
-            // A pipe holds 64 KiB: the others wait until the child is about to end.
+            // A pipe holds 64 KiB: the others wait until the child ends.
             while !returned.exists() {
                 std::thread::yield_now();
             }
@@ -49,7 +60,10 @@ fn the_end_of_the_process_waits_for_written_bytes() {
                 pipe.write_all(&vec![7; BYTES]).await.unwrap();
             });
             drop(runtime);
-            std::fs::write(&returned, "").unwrap();
+            ENDS.set(returned.clone()).unwrap();
+            // Runs before the handler of the library, which the write has added.
+            // SAFETY: the function expects nothing, and uses only a path that stays.
+            assert_eq!(unsafe { libc::atexit(tell_the_end) }, 0);
         },
     );
     if let Some(reader) = reader {

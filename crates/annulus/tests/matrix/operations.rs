@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use annulus::fs::{Advice, AllocateMode, CachedReads, FileTimes, Merge, SyncRange
 use annulus::net::{
     self, TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixListener, UnixStream,
 };
+use annulus::tokio::fs;
 use annulus::{Engine, File, OpenOptions, runtime};
 use futures_lite::future::try_zip;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
@@ -30,6 +31,8 @@ pub(crate) enum On {
     Batch,
     /// On a blocking thread, because there is no opcode, or for another reason.
     Threads,
+    /// On the engine of the process or a blocking thread of its runtime, whatever the backend of the host.
+    Process,
     /// On the thread that awaits it. It may be ready at once.
     Caller,
     /// In a list of timers or of tasks, without a count.
@@ -237,7 +240,7 @@ operations! { File FILES:
         cursor.read_to_end(&mut all).await?;
         assert_eq!(all, contents()[4096..])
     }
-    cursor_writes Ring "write_at" |at| {
+    cursor_writes Threads "write_at" |at| {
         let mut cursor = at.engine.create(at.new_path()).await?.cursor();
         cursor.write_all(&contents()).await?;
         cursor.flush().await?
@@ -321,6 +324,105 @@ operations! { File FILES:
 operations! { File ENGINES:
     nop Ring "nop" |at| { at.engine.nop().await? }
     sleep Timer "sleep" |at| { at.engine.sleep(Duration::from_micros(100)).await? }
+}
+
+// Operations of `annulus::tokio::fs`, by a path whose lookup is not tried on the caller's thread.
+operations! { File TOKIO_FS:
+    tokio_fs_read Process "" |at| {
+        assert_eq!(fs::read(at.existing()).await?, contents());
+        let error = fs::read_to_string(at.new_path()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound)
+    }
+    tokio_fs_write Process "" |at| {
+        let path = at.new_path();
+        fs::write(&path, contents()).await?;
+        assert_eq!(std::fs::read(path)?, contents())
+    }
+    tokio_fs_copy_and_names Process "" |at| {
+        let [copy, renamed, linked, symlink] = [(); 4].map(|()| at.new_path());
+        assert_eq!(fs::copy(at.existing(), &copy).await?, BYTES as u64);
+        fs::rename(&copy, &renamed).await?;
+        fs::hard_link(&renamed, &linked).await?;
+        fs::symlink(&linked, &symlink).await?;
+        assert_eq!(fs::read_link(&symlink).await?, linked);
+        assert!(!fs::try_exists(copy).await?);
+        assert_eq!(std::fs::read(fs::canonicalize(symlink).await?)?, contents());
+        fs::remove_file(linked).await?
+    }
+    tokio_fs_metadata Process "" |at| {
+        let path = at.existing();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).await?;
+        let metadata = fs::metadata(&path).await?;
+        assert_eq!((metadata.len(), metadata.mode() & 0o777), (BYTES as u64, 0o600));
+        assert!(fs::symlink_metadata(path).await?.is_file())
+    }
+    tokio_fs_folders Process "" |at| {
+        let folder = at.new_path();
+        fs::create_dir_all(folder.join("a/b")).await?;
+        fs::DirBuilder::new().mode(0o700).create(folder.join("c")).await?;
+        fs::write(folder.join("file"), "four").await?;
+        let mut entries = fs::read_dir(&folder).await?;
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next_entry().await? {
+            assert_eq!(entry.metadata().await?.file_type(), entry.file_type().await?);
+            names.push(entry.file_name());
+        }
+        names.sort();
+        assert_eq!(names, ["a", "c", "file"]);
+        fs::remove_dir(folder.join("c")).await?;
+        fs::remove_dir_all(folder).await?
+    }
+    tokio_fs_reads_and_seeks Process "" |at| {
+        let mut file = fs::File::open(at.existing()).await?;
+        file.set_max_buf_size(BLOCK_BYTES);
+        for n in [3, 1, 15, 0] {
+            assert_eq!(file.seek(io::SeekFrom::Start(u64::from(n) * 4096)).await?, u64::from(n) * 4096);
+            let mut read = block(99);
+            file.read_exact(&mut read).await?;
+            assert_eq!(read, block(n));
+        }
+        let mut all = Vec::new();
+        file.read_to_end(&mut all).await?;
+        assert_eq!(all, contents()[4096..]);
+        assert_eq!(file.seek(io::SeekFrom::End(-1)).await?, BYTES as u64 - 1)
+    }
+    tokio_fs_writes Process "" |at| {
+        let path = at.new_path();
+        let mut file = fs::File::create_new(&path).await?;
+        for n in 0..BLOCKS { file.write_all(&block(n)).await? }
+        file.flush().await?;
+        assert_eq!(std::fs::read(path)?, contents());
+        file.write_all(MESSAGE).await?;
+        file.sync_all().await?;
+        assert_eq!(file.metadata().await?.len(), (BYTES + MESSAGE.len()) as u64);
+        file.set_len(10).await?;
+        assert_eq!(file.into_std().await.metadata()?.len(), 10)
+    }
+    tokio_fs_dropped Process "" |at| {
+        let path = at.new_path();
+        let mut file = fs::File::create(&path).await?;
+        for _ in 0..3 { file.write_all(&contents()).await? }
+        at.written.lock().unwrap().push((path, 3 * BYTES as u64));
+        drop(file)
+    }
+    tokio_fs_clones Process "" |at| {
+        let mut one = fs::File::open(at.existing()).await?;
+        let mut other = one.try_clone().await?;
+        let mut read = [block(99), block(99)];
+        for _ in 0..BLOCKS / 2 {
+            let [first, second] = &mut read;
+            both(one.read_exact(first), other.read_exact(second)).await?;
+        }
+        assert_eq!(one.seek(io::SeekFrom::Current(0)).await?, BYTES as u64)
+    }
+    tokio_fs_positional Process "" |at| {
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).open(at.existing()).await?;
+        assert_eq!(file.write_all_at(block(7), 0).await?, block(7));
+        assert_eq!(file.read_exact_at(block(99), 4096).await?, block(1));
+        let reads = file.read_many_at((0..BLOCKS).map(|n| (block(99), u64::from(n) * 4096))).await;
+        for (n, read) in (0..).zip(reads) { assert_eq!(read?.1, block(if n == 0 { 7 } else { n })) }
+    }
 }
 
 operations! { Socket SOCKETS:

@@ -1,18 +1,23 @@
-//! `annulus::tokio::fs` beside `tokio::fs`: the same code with both, in alternating rounds, on cached files; run by
-//! `bench/tokio-fs`.
+//! `annulus::tokio::fs` beside `tokio::fs`: the same code with both, in alternating rounds; run by `bench/tokio-fs`.
 //!
 //! ```text
-//! tokio_fs DIR ROUNDS [threads] [CASE]      `threads`: without io_uring; CASE: a part of a case's name
+//! tokio_fs DIR ROUNDS [threads] [cold] [CASE]     CASE: a part of a case's name
 //! ```
+//!
+//! - `threads`: without io_uring.
+//! - `cold`: the files are not in the page cache when a round begins. Names and metadata are dropped, too, which needs
+//!   root. Fewer operations, and each reads another part.
 //!
 //! The table has the median time of an operation with each, the ratio inside a round (the median and the extremes), and
 //! the same ratio of the processor time of the process. A ratio above 1 means that Annulus is faster.
 #![allow(unsafe_code)]
 
 use std::error::Error;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use annulus::{Backend, Engine};
 
@@ -33,13 +38,19 @@ const LARGE_BYTES: usize = 64 << 20;
 /// The number of files of 4 KiB, which are also the entries of a directory.
 const SMALL: u32 = 10_000;
 
+/// The number of files of 64 KiB.
+const MEDIUM: u32 = 256;
+/// The part of the large file that a task reads as a stream, bytes.
+const PART_BYTES: u64 = 512 << 10;
+
 /// The files of all cases.
 struct Files {
     dir: PathBuf,
     large: PathBuf,
     lines: PathBuf,
-    medium: PathBuf,
     big: PathBuf,
+    /// The number of operations that have taken their file or place in a round.
+    taken: AtomicU32,
 }
 
 impl Files {
@@ -48,15 +59,16 @@ impl Files {
             dir: dir.to_owned(),
             large: dir.join("large"),
             lines: dir.join("lines"),
-            medium: dir.join("medium"),
             big: dir.join("big"),
+            taken: AtomicU32::new(0),
         };
         std::fs::write(&files.large, vec![7; LARGE_BYTES])?;
         std::fs::write(
             &files.lines,
             "a line of forty bytes, with its newline\n".repeat(100_000),
         )?;
-        std::fs::write(&files.medium, vec![7; 64 << 10])?;
+        std::fs::create_dir(dir.join("medium"))?;
+        (0..MEDIUM).try_for_each(|nth| std::fs::write(files.medium(nth), vec![7; 64 << 10]))?;
         std::fs::write(&files.big, vec![7; 16 << 20])?;
         std::fs::create_dir(dir.join("small"))?;
         (0..SMALL).try_for_each(|nth| std::fs::write(files.small(nth), [7; PAGE]))?;
@@ -65,6 +77,32 @@ impl Files {
 
     fn small(&self, nth: u32) -> PathBuf {
         self.dir.join("small").join(format!("{:05}", nth % SMALL))
+    }
+
+    fn medium(&self, nth: u32) -> PathBuf {
+        self.dir.join("medium").join(format!("{:03}", nth % MEDIUM))
+    }
+
+    /// Returns the number of an operation among those of all tasks.
+    fn next(&self) -> u32 {
+        self.taken.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes all files out of the page cache, and the names and metadata out of the kernel's memory.
+    fn drop_from_cache(&self) -> std::io::Result<()> {
+        let small = (0..SMALL).map(|nth| self.small(nth));
+        let medium = (0..MEDIUM).map(|nth| self.medium(nth));
+        let others = [&self.large, &self.lines, &self.big].map(PathBuf::clone);
+        for path in small.chain(medium).chain(others) {
+            let file = std::fs::File::open(path)?;
+            // SAFETY: the descriptor is open.
+            let res =
+                unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            if res != 0 {
+                return Err(std::io::Error::from_raw_os_error(res));
+            }
+        }
+        std::fs::write("/proc/sys/vm/drop_caches", "2")
     }
 }
 
@@ -77,15 +115,15 @@ macro_rules! work {
 
             use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, BufReader};
 
-            use super::{Files, LARGE_BYTES, PAGE, Work};
+            use super::{Files, LARGE_BYTES, PAGE, PART_BYTES, Work};
             use $($fs)::+ as fs;
 
             pub(super) fn pages(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
                     let mut file = fs::File::open(&files.large).await?;
                     let mut page = [0; PAGE];
-                    for nth in 0..u64::from(operations) {
-                        let at = nth * 7919 * PAGE as u64 % LARGE_BYTES as u64;
+                    for _ in 0..operations {
+                        let at = u64::from(files.next()) * 7919 * PAGE as u64 % LARGE_BYTES as u64;
                         file.seek(SeekFrom::Start(at)).await?;
                         file.read_exact(&mut page).await?;
                     }
@@ -95,8 +133,8 @@ macro_rules! work {
 
             pub(super) fn read_small(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
-                    for nth in 0..operations {
-                        fs::read(files.small(nth * 61)).await?;
+                    for _ in 0..operations {
+                        fs::read(files.small(files.next() * 61)).await?;
                     }
                     Ok(())
                 })
@@ -105,7 +143,7 @@ macro_rules! work {
             pub(super) fn read_medium(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
                     for _ in 0..operations {
-                        fs::read(&files.medium).await?;
+                        fs::read(files.medium(files.next() * 61)).await?;
                     }
                     Ok(())
                 })
@@ -122,8 +160,8 @@ macro_rules! work {
 
             pub(super) fn write_small(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
-                    for nth in 0..operations {
-                        fs::write(files.small(nth), [7; PAGE]).await?;
+                    for _ in 0..operations {
+                        fs::write(files.small(files.next()), [7; PAGE]).await?;
                     }
                     Ok(())
                 })
@@ -139,6 +177,8 @@ macro_rules! work {
 
             async fn stream(files: Arc<Files>, operations: u32, bytes: usize) -> std::io::Result<()> {
                 let mut file = fs::File::open(&files.large).await?;
+                let at = u64::from(files.next()) * PART_BYTES;
+                file.seek(SeekFrom::Start(at)).await?;
                 let mut buf = vec![0; bytes];
                 for _ in 0..operations {
                     file.read_exact(&mut buf).await?;
@@ -185,8 +225,8 @@ macro_rules! work {
 
             pub(super) fn metadata(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
-                    for nth in 0..operations {
-                        fs::metadata(files.small(nth * 61)).await?;
+                    for _ in 0..operations {
+                        fs::metadata(files.small(files.next() * 61)).await?;
                     }
                     Ok(())
                 })
@@ -195,7 +235,8 @@ macro_rules! work {
             pub(super) fn copy_medium(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
                     for _ in 0..operations {
-                        fs::copy(&files.medium, files.dir.join("copy")).await?;
+                        let from = files.medium(files.next() * 61);
+                        fs::copy(from, files.dir.join("copy")).await?;
                     }
                     Ok(())
                 })
@@ -231,26 +272,55 @@ macro_rules! cases {
     };
 }
 
+/// The cases of files that are not in the page cache.
+const COLD: [Case; 16] = cases! {
+    "cold: seek and read of 4 KiB": pages, 400 operations, 1 tasks;
+    "cold: seek and read of 4 KiB": pages, 32 operations, 64 tasks;
+    "cold: whole file of 4 KiB": read_small, 400 operations, 1 tasks;
+    "cold: whole file of 4 KiB": read_small, 32 operations, 64 tasks;
+    "cold: whole file of 64 KiB": read_medium, 256 operations, 1 tasks;
+    "cold: whole file of 64 KiB": read_medium, 4 operations, 64 tasks;
+    "cold: whole file of 16 MiB": read_big, 1 operations, 1 tasks;
+    "cold: AsyncRead by 8 KiB": stream_8k, 4000 operations, 1 tasks;
+    "cold: AsyncRead by 8 KiB": stream_8k, 64 operations, 64 tasks;
+    "cold: AsyncRead by 128 KiB": stream_128k, 400 operations, 1 tasks;
+    "cold: AsyncRead by 128 KiB": stream_128k, 4 operations, 64 tasks;
+    "cold: lines of 4 MB": lines, 1 operations, 1 tasks;
+    "cold: metadata": metadata, 2000 operations, 1 tasks;
+    "cold: metadata": metadata, 60 operations, 64 tasks;
+    "cold: read_dir of 10,000": list, 1 operations, 1 tasks;
+    "cold: copy of 64 KiB": copy_medium, 256 operations, 1 tasks;
+};
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (dir, rounds): (_, u32) = match &arguments[..] {
         [dir, rounds, ..] => (Path::new(dir), rounds.parse()?),
-        _ => return Err("usage: tokio_fs DIR ROUNDS [threads] [CASE]".into()),
+        _ => return Err("usage: tokio_fs DIR ROUNDS [threads] [cold] [CASE]".into()),
     };
-    let without_rings = arguments.iter().any(|argument| argument == "threads");
-    let part = arguments.get(2 + usize::from(without_rings));
+    let mut options = arguments[2..].to_vec();
+    let mut takes = |word: &str| {
+        let before = options.len();
+        options.retain(|option| option != word);
+        options.len() < before
+    };
+    let (without_rings, is_cold) = (takes("threads"), takes("cold"));
+    let part = options.first();
     if without_rings {
         let engine = Engine::builder().backend(Backend::Fallback);
         annulus::tokio::fs::set_engine(engine.build()?)?;
     }
     let dir = tempfile::tempdir_in(dir)?;
     let files = Arc::new(Files::create(&dir.path().canonicalize()?)?);
+    // Pages that wait for their write stay in the cache.
+    // SAFETY: has no arguments.
+    unsafe { libc::sync() };
     println!("{}", annulus::tokio::fs::engine().backend());
     println!(
         "| case | tasks | Annulus, µs | Tokio, µs | ratio | extremes | CPU ratio | extremes |"
     );
     println!("|---|--:|--:|--:|--:|--:|--:|--:|");
-    for case in cases! {
+    let cached = cases! {
         "seek and read of 4 KiB": pages, 4000 operations, 1 tasks;
         "seek and read of 4 KiB": pages, 100 operations, 64 tasks;
         "whole file of 4 KiB": read_small, 2000 operations, 1 tasks;
@@ -272,9 +342,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         "read_dir of 10,000": list, 1 operations, 1 tasks;
         "copy of 64 KiB": copy_medium, 300 operations, 1 tasks;
         "rename": rename, 1000 operations, 1 tasks;
-    } {
+    };
+    let cases = if is_cold { &COLD[..] } else { &cached };
+    for case in cases {
         if part.is_none_or(|part| case.name.contains(part)) {
-            report(&case, &files, rounds)?;
+            report(case, &files, rounds, is_cold)?;
         }
     }
     Ok(())
@@ -301,6 +373,7 @@ fn run(
     case: &Case,
     files: &Arc<Files>,
     work: fn(Arc<Files>, u32) -> Work,
+    is_cold: bool,
 ) -> std::io::Result<Times> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -308,6 +381,10 @@ fn run(
     runtime.block_on(async {
         // The first operations of a runtime start its threads and rings.
         tokio::spawn(work(Arc::clone(files), case.operations.min(10))).await??;
+        files.taken.store(0, Ordering::Relaxed);
+        if is_cold {
+            files.drop_from_cache()?;
+        }
         let begun = now_s();
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..case.tasks {
@@ -321,14 +398,17 @@ fn run(
     })
 }
 
-fn report(case: &Case, files: &Arc<Files>, rounds: u32) -> std::io::Result<()> {
+fn report(case: &Case, files: &Arc<Files>, rounds: u32, is_cold: bool) -> std::io::Result<()> {
     let mut columns = [const { Vec::new() }; 4];
     for round in 0..rounds {
         let mut works = [case.ours, case.theirs];
         // Each is first in every other round.
         works.rotate_left((round % 2) as usize);
         let [one, other] = works;
-        let mut times = [run(case, files, one)?, run(case, files, other)?];
+        let mut times = [
+            run(case, files, one, is_cold)?,
+            run(case, files, other, is_cold)?,
+        ];
         times.rotate_left((round % 2) as usize);
         let [ours, theirs] = times;
         let ratios = [theirs[0] / ours[0], theirs[1] / ours[1]];

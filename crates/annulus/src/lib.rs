@@ -78,7 +78,7 @@
 //!
 //! # Examples
 //!
-//! Programs of less than 60 lines, in the folder `examples` of the crate. The first lines of each show how to run it.
+//! Short programs, in the folder `examples` of the crate. The first lines of each show how to run it.
 //!
 //! | program | shows |
 //! |---|---|
@@ -87,6 +87,7 @@
 //! | `read_tokio`, `read_smol` | reads in tasks of Tokio and smol |
 //! | `lines` | the lines of a file, compared with `std::io::BufReader` |
 //! | `log` | durable appends |
+//! | `du`, `append_only` | a program of `tokio::fs` with one line changed: many tasks, and appends with a policy of syncs |
 //! | `direct` | direct I/O into registered buffers |
 //! | `echo` | a TCP server with a ring per core and a graceful end |
 //! | `support` | what this machine supports |

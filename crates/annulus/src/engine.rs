@@ -22,7 +22,9 @@ use crate::backend::BackendInUse;
 use crate::buf::{Arena, BufferLayout, Region};
 use crate::driver::{Operation, Submitter};
 use crate::error::SetupError;
-use crate::fs::{Dir, File, OpPath, Opening, paths};
+#[cfg(feature = "tokio")]
+use crate::fs::File;
+use crate::fs::{Dir, OpPath, Opening, paths};
 use crate::metrics::Metrics;
 use crate::op::{GetXattr, ListXattrs, RemoveXattr, Rename, SetXattr};
 #[cfg(feature = "tokio")]

@@ -1,5 +1,6 @@
 //! Serves a folder with axum, as tower-http's `ServeDir` does, without ranges and conditions, which the servers of
-//! `annulus-http` have: `cargo run --release -p annulus-hyper --features axum --example serve_dir -- FOLDER 127.0.0.1:8080`
+//! `annulus-http` have:
+//! `cargo run --release -p annulus-hyper --features axum --example serve_dir -- FOLDER 127.0.0.1:8080`
 
 use std::error::Error;
 use std::io::{self, ErrorKind};

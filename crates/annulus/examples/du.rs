@@ -18,13 +18,13 @@ const FOLDERS_MAX: usize = 64;
 /// Files with several names that have been counted: device and inode.
 type Counted = Mutex<HashSet<(u64, u64)>>;
 
-/// What was found in a folder.
-struct Found {
+/// The files of a folder, and the folders in it.
+struct Usage {
     blocks: u64,
     folders: Vec<PathBuf>,
 }
 
-async fn list(folder: &Path, counted: &Counted) -> io::Result<Found> {
+async fn list(folder: &Path, counted: &Counted) -> io::Result<Usage> {
     let (mut blocks, mut folders) = (0, Vec::new());
     let mut entries = fs::read_dir(folder).await?;
     while let Some(entry) = entries.next_entry().await? {
@@ -45,7 +45,7 @@ async fn list(folder: &Path, counted: &Counted) -> io::Result<Found> {
         }
         blocks += metadata.blocks();
     }
-    Ok(Found { blocks, folders })
+    Ok(Usage { blocks, folders })
 }
 
 /// Returns the blocks of 512 bytes below `path`, and whether all could be read.

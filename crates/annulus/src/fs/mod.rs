@@ -302,8 +302,8 @@ impl File {
         self.op(write).await
     }
 
-    /// Returns whether a write up to `end` makes the file longer, as far as that is known without blocking. A ring gives
-    /// a buffered write of this kind to a worker of the kernel; a thread of the engine takes half the time.
+    /// Returns whether a write up to `end` makes the file longer, as far as that is known without blocking. A ring
+    /// gives a buffered write of this kind to a worker of the kernel; a thread of the engine takes half the time.
     #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
     fn ends_before(&self, end: u64) -> bool {
         let is_buffered = self.direct.is_none() && !self.fd.is_simulated();

@@ -95,7 +95,7 @@ struct Shared {
     position: u64,
     /// The number of changes of the position, and of the file.
     changes: u64,
-    /// One of the files is polled. No lock is held meanwhile, because a waker is foreign code that may poll another one.
+    /// One of the files is polled. No lock is held meanwhile, because a waker is foreign code that may poll another.
     is_polled: bool,
     /// Tasks that wait for the end of that poll.
     waiting: Vec<Waker>,

@@ -48,10 +48,13 @@ fn main() -> io::Result<()> {
 
         #[cfg(windows)]
         {
+            let path = dir.path().join("alone");
             let mut options = fs::OpenOptions::new();
-            let alone = options.read(true).share_mode(0).open(&path).await?;
+            options.write(true).create_new(true).share_mode(0);
+            let alone = options.open(&path).await?;
             assert!(fs::File::open(&path).await.is_err());
             drop(alone);
+            fs::remove_file(&path).await?;
         }
 
         fs::copy(&path, dir.path().join("copy")).await?;

@@ -785,10 +785,12 @@ impl Wake for PollsClone {
     fn wake(self: Arc<Self>) {
         let mut byte = [0];
         let mut buf = ReadBuf::new(&mut byte);
-        let mut clone = self.clone.lock().unwrap();
-        let mut context = Context::from_waker(Waker::noop());
-        let _ = Pin::new(&mut *clone).poll_read(&mut context, &mut buf);
-        self.polls.fetch_add(1, Ordering::Relaxed);
+        // The poll of the clone may wake the other file's task, which is this one.
+        if let Ok(mut clone) = self.clone.try_lock() {
+            let mut context = Context::from_waker(Waker::noop());
+            let _ = Pin::new(&mut *clone).poll_read(&mut context, &mut buf);
+            self.polls.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

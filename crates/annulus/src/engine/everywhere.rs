@@ -588,7 +588,7 @@ impl Engine {
     }
 
     /// Returns the absolute path of an existing file, without symbolic links, `.` and `..`: `realpath(3)`. Runs on a
-    /// blocking thread, because io_uring has no opcode for it. A path in a [`Dir`] needs `/proc`.
+    /// blocking thread, because io_uring has no opcode for it. A path in a [`Dir`](crate::fs::Dir) needs `/proc`.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {

@@ -31,7 +31,7 @@ pub struct Completed<B> {
     pub index: usize,
     /// The offset of the read.
     pub offset: u64,
-    /// The result, like that of [`File::read_at`].
+    /// The result, like that of [`File::read_at`](crate::File::read_at).
     pub result: BufResult<usize, B>,
 }
 

@@ -215,8 +215,8 @@ impl Engine {
     }
 
     /// Creates a file without a name on the file system of the directory `dir` (`O_TMPFILE`), for reading and writing.
-    /// [`File::link_to`] gives it a name. Without one, it disappears when it is closed, also after a crash.
-    /// Linux only.
+    /// [`File::link_to`](crate::File::link_to) gives it a name. Without one, it disappears when it is closed, also
+    /// after a crash. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -265,7 +265,7 @@ impl Engine {
 
     /// Loads a whole file into new memory, past the page cache if the file system supports direct I/O. Meant for large
     /// files, such as model weights or an index of tens of gigabytes. To load part of a file, to set the read size, or
-    /// to reuse memory, see [`File::load`]. Linux only.
+    /// to reuse memory, see [`File::load`](crate::File::load). Linux only.
     ///
     /// Loads the length that the file has when it is opened; data appended later is not loaded. Files that report a
     /// length of 0, as in `/proc`, load as empty.

@@ -237,14 +237,30 @@ impl Arena {
         self.tip += reserved;
         if used > 0 {
             // SAFETY: Owned: both ranges are in the mapping, and the new one is behind all others.
-            unsafe { ptr::copy_nonoverlapping(self.at(from), self.at(to), used as usize) };
+            unsafe {
+                ptr::copy_nonoverlapping(self.at(from, used), self.at(to, used), used as usize)
+            };
         }
         Some((to, reserved))
     }
 
-    pub(crate) fn at(&self, from: u32) -> *mut u8 {
-        debug_assert!(from <= ARENA_BYTES);
-        // SAFETY: Owned: within the mapping.
-        unsafe { self.memory.base.add(from as usize) }
+    /// Returns bytes of a reservation, for which the kernel may have a send.
+    #[inline]
+    pub(crate) fn bytes(&self, from: u32, bytes: u32) -> &[u8] {
+        // SAFETY: Owned: within the mapping, as `at` checks.
+        unsafe { std::slice::from_raw_parts(self.at(from, bytes), bytes as usize) }
+    }
+
+    /// Returns bytes of a reservation that are not queued yet.
+    #[inline]
+    pub(crate) fn space(&mut self, from: u32, bytes: u32) -> &mut [u8] {
+        // SAFETY: Owned: within the mapping, as `at` checks. Once: the kernel has no send of them.
+        unsafe { std::slice::from_raw_parts_mut(self.at(from, bytes), bytes as usize) }
+    }
+
+    /// Returns the address of a range, which is in the mapping.
+    fn at(&self, from: u32, bytes: u32) -> *mut u8 {
+        assert!(u64::from(from) + u64::from(bytes) <= u64::from(ARENA_BYTES));
+        self.memory.base.wrapping_add(from as usize)
     }
 }

@@ -352,13 +352,9 @@ impl Inner {
         let sent = usize::try_from(res)
             .unwrap_or(0)
             .min(self[connection].out_bytes as usize);
-        // SAFETY: Owned: the arena's, where the connection's bytes lie until `forget_sent`.
-        let unsent = unsafe {
-            std::slice::from_raw_parts(
-                context.arena.at(self[connection].out_from).add(sent),
-                self[connection].out_bytes as usize - sent,
-            )
-        };
+        // They lie in the arena until `forget_sent`.
+        let one = &self[connection];
+        let unsent = &context.arena.bytes(one.out_from, one.out_bytes)[sent..];
         if res < 0 && !send_errors::keeps_bytes(-res) {
             return output::on_broken(self, connection, -res);
         }

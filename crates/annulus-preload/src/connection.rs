@@ -105,6 +105,16 @@ impl Connection {
         if self.has_more { libc::MSG_MORE } else { 0 }
     }
 
+    /// Returns the bytes in the receive buffer.
+    #[inline]
+    pub(crate) fn received(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
+        unsafe { std::slice::from_raw_parts(self.at, self.bytes as usize) }
+    }
+
     /// Returns the number of bytes that can be read without the kernel.
     #[inline]
     pub(crate) fn buffered(&self) -> usize {

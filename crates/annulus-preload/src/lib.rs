@@ -27,8 +27,8 @@
 //! - `poll_cycle`, `completions`, `token`: push, enter, reap; completion handlers; the tokens of requests.
 //! - `epoll_wait`, `reports`, `epoll_ctl`: the two calls with these names. `receive`, `send`, `shut_down`: reads,
 //!   writes and their end.
-//! - `unread`, `output`: the received and the written bytes of a connection. `send_errors`: which errors of a send end
-//!   a connection.
+//! - `vectors`: the memory that the program passes to a read or a write. `unread`, `output`: the received and the
+//!   written bytes of a connection. `send_errors`: which errors of a send end a connection.
 //! - `gate`: which calls for a connection are served. `hand_back`, `removal`, `set_end`: handing back and removing
 //!   a connection; the end of a set. `duplicates`, `closing`, `descriptor`: duplicating and closing descriptors.
 //! - `deferred_output`, `draining`, `writability`: bytes that did not fit into the socket's send buffer, of open and of
@@ -124,5 +124,6 @@ mod switch_position;
 mod sys;
 mod token;
 mod unread;
+mod vectors;
 mod writability;
 mod young_set;

@@ -23,28 +23,27 @@ const CONNECTIONS_MAX: usize = 256;
 const WRITES_PER_CHECK: u32 = 32;
 const FLUSH_AFTER_NS: u64 = 1_000_000;
 
-/// Reserves `more` bytes behind those that are queued already.
+/// Returns room for `more` bytes behind those that are queued already, if the arena has it.
 #[inline]
-pub(crate) fn reserve_output(inner: &mut Inner, connection: Conn, more: usize) -> Option<*mut u8> {
-    for attempt in 0..2 {
-        let one = &inner[connection];
-        let (from, used, reserved) = (one.out_from, one.out_bytes, one.out_reserved);
-        let arena = &mut inner.ring.as_mut()?.arena;
-        if let Some((from, reserved)) = arena.extend(from, used, reserved, more as u32) {
-            // SAFETY: Owned: within the arena, as `extend` guarantees.
-            let target = unsafe { arena.at(from).add(used as usize) };
-            (inner[connection].out_from, inner[connection].out_reserved) = (from, reserved);
-            return Some(target);
-        }
-        if attempt == 0 {
-            inner.submit_sends();
-            // Deferred output comes first.
-            if inner[connection].outbound != Outbound::Writable {
-                return None;
-            }
+pub(crate) fn reserve(inner: &mut Inner, connection: Conn, more: usize) -> Option<&mut [u8]> {
+    let one = &inner[connection];
+    let (from, used, reserved) = (one.out_from, one.out_bytes, one.out_reserved);
+    let extended = (inner.ring.as_mut()?.arena).extend(from, used, reserved, more as u32)?;
+    (inner[connection].out_from, inner[connection].out_reserved) = extended;
+    let arena = &mut inner.ring.as_mut()?.arena;
+    Some(arena.space(extended.0 + used, more as u32))
+}
+
+/// Returns such room, after sending what is in the arena if that is needed.
+pub(crate) fn make_room(inner: &mut Inner, connection: Conn, more: usize) -> Option<&mut [u8]> {
+    if reserve(inner, connection, more).is_none() {
+        inner.submit_sends();
+        // Deferred output comes first.
+        if inner[connection].outbound != Outbound::Writable {
+            return None;
         }
     }
-    None
+    reserve(inner, connection, more)
 }
 
 /// Records that `bytes` more are in the arena. errno is unchanged.
@@ -102,10 +101,10 @@ pub(crate) fn drop_queued(inner: &mut Inner, connection: Conn, sent: usize) {
     if let Some(context) = &inner.ring
         && sent < queued
     {
-        let from = context.arena.at(inner[connection].out_from);
-        // SAFETY: Owned: the connection's part of the arena.
-        let unsent = unsafe { std::slice::from_raw_parts(from.add(sent), queued - sent) };
-        let unsent = unsent.to_vec();
+        let queued = context
+            .arena
+            .bytes(inner[connection].out_from, queued as u32);
+        let unsent = queued[sent..].to_vec();
         defer(inner, connection, &unsent);
     }
     // The connection stays in the list of those with queued bytes, but has none.
@@ -130,13 +129,8 @@ fn flush_with(inner: &mut Inner, connection: Conn, flags: i32) {
     if inner[connection].out_bytes > 0
         && let Some(context) = &inner.ring
     {
-        // SAFETY: Owned: the connection's part of the arena.
-        let queued = unsafe {
-            std::slice::from_raw_parts(
-                context.arena.at(inner[connection].out_from),
-                inner[connection].out_bytes as usize,
-            )
-        };
+        let one = &inner[connection];
+        let queued = context.arena.bytes(one.out_from, one.out_bytes);
         match sys::send_with(connection.fd, queued, flags) {
             Ok(sent) if sent == queued.len() => drop_queued(inner, connection, sent),
             Ok(sent) => {

@@ -291,7 +291,10 @@ fn send_entry(fd: i32, arena: &Arena, connection: &Connection) -> Sqe {
     let flags = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
     Sqe {
         flags: request::SKIP_SUCCESS,
-        addr: arena.at(connection.out_from).expose_provenance() as u64,
+        addr: arena
+            .bytes(connection.out_from, connection.out_bytes)
+            .as_ptr()
+            .expose_provenance() as u64,
         len: connection.out_bytes,
         op_flags: (flags | connection.more()) as u32,
         user_data: connection.token(TokenKind::Send, fd),

@@ -1,12 +1,11 @@
 //! # Safety
 //!
-//! Reads of served connections, from the bytes that the ring has received. Pointers are the program's, valid for the
-//! call by the contract of the function that it called (Lent).
+//! Reads of served connections, from the bytes that the ring has received, into the program's memory (Lent).
 #![allow(unsafe_code)]
 
 use libc::iovec;
 
-use crate::connection::Conn;
+use crate::connection::{Conn, Connection};
 use crate::counters::{self, Call, Why};
 use crate::duplicates;
 use crate::epoll_set::{Inner, Mode, SetGuard};
@@ -20,6 +19,7 @@ use crate::poll_cycle;
 use crate::ring_policy;
 use crate::sys;
 use crate::unread::{copy_out, release_buffer};
+use crate::vectors::Target;
 
 /// Supported flags of a receive; any other hands the connection back.
 const KNOWN: i32 = libc::MSG_PEEK
@@ -30,42 +30,37 @@ const KNOWN: i32 = libc::MSG_PEEK
     | libc::MSG_CMSG_CLOEXEC;
 
 /// Reads received bytes, or finds none, if the connection is in its usual state. `None`: [`read`] decides.
-///
-/// # Safety
-///
-/// Lent: `base` is valid for writes of `bytes`.
 #[inline]
-pub(crate) unsafe fn read_usual(
+pub(crate) fn read_usual(
     entry: &'static Entry,
     fd: i32,
-    (base, bytes): (*mut u8, usize),
+    target: Target<'_>,
     call: Call,
 ) -> Option<CallResult> {
     let mut guard = gate::usual(entry)?;
     let inner: &mut Inner = &mut guard;
     let connection = inner.own_connection(entry, fd);
+    let total = target.bytes(true).ok()?;
     let one = &inner[connection];
     let received = one.bytes as usize;
-    let result = if received == 0 {
-        // The ring was asked since the last wait, and a receive is pending.
-        let is_empty = one.inbound == Inbound::Armed && one.round == inner.round;
-        let is_usual = is_empty && one.copied_out.is_empty() && one.error == 0;
-        if !is_usual || one.has_input_ended() || bytes == 0 {
-            return None;
-        }
-        Err(libc::EAGAIN)
-    } else {
-        if !sys::may_be_mapped(base) || bytes > received && !one.copied_out.is_empty() {
-            return None;
-        }
-        let count = received.min(bytes);
-        // SAFETY: Lent: the caller's buffer; Owned: the connection's part of a buffer.
-        unsafe { std::ptr::copy_nonoverlapping(one.at, base, count) };
+    let result = if total == 0 || total > received && !one.copied_out.is_empty() {
+        return None;
+    } else if received > 0 {
+        let count = target.fill(0, one.received());
         consume_received(inner, connection, count);
         if inner[connection].inbound != Inbound::Armed {
             rearm(inner, connection);
         }
         Ok(count)
+    } else if one.inbound == Inbound::Armed
+        && one.round == inner.round
+        && one.error == 0
+        && !one.has_input_ended()
+    {
+        // The ring was asked since the last wait, and a receive is pending.
+        Err(libc::EAGAIN)
+    } else {
+        return None;
     };
     inner.count_served(call);
     Some(result)
@@ -73,14 +68,10 @@ pub(crate) unsafe fn read_usual(
 
 /// Reads from a connection that is served, or that has buffered bytes. `None`: passes through to the kernel. `by_read`:
 /// the call is `read` or `readv`, which do not access the socket if their buffer is empty.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for writes.
-pub(crate) unsafe fn read(
+pub(crate) fn read(
     entry: &'static Entry,
     fd: i32,
-    vectors: &[iovec],
+    target: Target<'_>,
     flags: i32,
     by_read: bool,
 ) -> Option<CallResult> {
@@ -95,7 +86,7 @@ pub(crate) unsafe fn read(
         hand_back::hand_back(&mut guard, fd, Why::UnknownFlags);
     }
     let connection = guard.connection(fd)?;
-    let total = match sys::vector_bytes(vectors, flags & libc::MSG_TRUNC == 0) {
+    let total = match target.bytes(flags & libc::MSG_TRUNC == 0) {
         Ok(total) => total,
         Err(errno) => return Some(Err(errno)),
     };
@@ -109,16 +100,12 @@ pub(crate) unsafe fn read(
     let inner: &mut Inner = &mut guard;
     if inner[connection].buffered() > 0 {
         let was_handed_back = entry.kind() != Kind::Served;
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let done = unsafe { copy_buffered(inner, connection, vectors, flags) };
-        // SAFETY: Lent: the caller guarantees these pointers.
-        return Some(Ok(done
-            + unsafe {
-                read_following(fd, (vectors, total), done, was_handed_back, flags)
-            }));
+        let done = copy_buffered(inner, connection, (target, total), flags);
+        return Some(Ok(
+            done + read_following(fd, (target, total), done, was_handed_back, flags)
+        ));
     }
-    // SAFETY: Lent: the caller guarantees these pointers.
-    if let Some(result) = unsafe { read_last(inner, connection, (vectors, total), flags) } {
+    if let Some(result) = read_last(inner, connection, (target, total), flags) {
         return Some(result);
     }
     // The end that was received comes before an error.
@@ -134,8 +121,7 @@ pub(crate) unsafe fn read(
     }
     match inner[connection].inbound {
         Inbound::Direct | Inbound::Readable => {
-            // SAFETY: Lent: the caller guarantees these pointers.
-            Some(unsafe { read_directly(inner, connection, (vectors, total), flags) })
+            Some(read_directly(inner, connection, (target, total), flags))
         }
         // No receive is armed: the kernel has all of the data.
         Inbound::Idle | Inbound::Listed => None,
@@ -150,18 +136,13 @@ const REARM_BELOW_BYTES: usize = 32 << 10;
 const SMALL_BYTES: u32 = 4096;
 
 /// Reads from the kernel, and decides whether the ring receives or polls next.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for writes, `total` bytes of them.
-unsafe fn read_directly(
+fn read_directly(
     inner: &mut Inner,
     connection: Conn,
-    (vectors, total): (&[iovec], usize),
+    (target, total): (Target<'_>, usize),
     flags: i32,
 ) -> CallResult {
-    // SAFETY: Lent: the caller guarantees these pointers.
-    let result = unsafe { sys::receive_vectors(connection.fd, vectors, flags) };
+    let result = sys::receive_vectors(connection.fd, target, flags);
     let drained = match result {
         Ok(bytes) => bytes < total,
         Err(errno) => errno == libc::EAGAIN,
@@ -184,22 +165,17 @@ unsafe fn read_directly(
 
 /// Reads data of a connection that has ended, before its error and its end, if the ring has left the data in the
 /// kernel.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for writes, `total` bytes of them.
-unsafe fn read_last(
+fn read_last(
     inner: &mut Inner,
     connection: Conn,
-    space: (&[iovec], usize),
+    space: (Target<'_>, usize),
     flags: i32,
 ) -> Option<CallResult> {
     let over = inner[connection].error != 0 || inner[connection].outbound == Outbound::Dead;
     if !over || inner[connection].inbound != Inbound::Readable {
         return None;
     }
-    // SAFETY: Lent: the caller guarantees these pointers.
-    let result = unsafe { read_directly(inner, connection, space, flags) };
+    let result = read_directly(inner, connection, space, flags);
     if matches!(result, Ok(1..)) {
         return Some(result);
     }
@@ -228,18 +204,16 @@ fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> S
 }
 
 /// Reads data that follows the buffered bytes of a connection that was handed back. Returns the number of bytes.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for writes, `total` bytes of them.
-unsafe fn read_following(
+fn read_following(
     fd: i32,
-    (vectors, total): (&[iovec], usize),
+    (target, total): (Target<'_>, usize),
     done: usize,
     was_handed_back: bool,
     flags: i32,
 ) -> usize {
-    let [vector] = vectors else { return 0 };
+    let [vector] = target.vectors() else {
+        return 0;
+    };
     // The next read returns an error: the kernel is not called if it has no data.
     let reads_more = was_handed_back && done < total && flags & libc::MSG_PEEK == 0;
     if !reads_more || ring_policy::may_be_filtered() || sys::readable(fd) == 0 {
@@ -249,49 +223,35 @@ unsafe fn read_following(
         iov_base: vector.iov_base.wrapping_byte_add(done),
         iov_len: total - done,
     };
-    // SAFETY: Lent: the rest of a vector that the caller lends.
-    unsafe { sys::receive_vectors(fd, &[remaining], flags) }.unwrap_or(0)
+    let remaining = [remaining];
+    // SAFETY: Lent: the rest of a vector of `target`.
+    let remaining = unsafe { Target::new(&remaining) };
+    sys::receive_vectors(fd, remaining, flags).unwrap_or(0)
 }
 
-/// Copies buffered bytes to the vectors.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for writes.
-unsafe fn copy_buffered(
+/// Reads buffered bytes. Returns their number.
+fn copy_buffered(
     inner: &mut Inner,
     connection: Conn,
-    vectors: &[iovec],
+    (target, total): (Target<'_>, usize),
     flags: i32,
 ) -> usize {
-    let discard = flags & libc::MSG_TRUNC != 0;
-    let peek = flags & libc::MSG_PEEK != 0;
-    let (mut done, first) = (0, inner[connection].bytes as usize);
-    for vector in vectors {
-        let (mut space, mut into) = (vector.iov_len, vector.iov_base.cast::<u8>());
-        while space > 0 {
-            let (from, available) = if done < first {
-                (inner[connection].at.wrapping_add(done), first - done)
-            } else {
-                let remaining = &inner[connection].copied_out.as_slice()[done - first..];
-                (remaining.as_ptr().cast_mut(), remaining.len())
-            };
-            let count = space.min(available);
-            if count == 0 {
-                break;
-            }
-            if !discard {
-                // SAFETY: Lent: the caller's vector; Owned: the connection's buffered bytes.
-                unsafe { std::ptr::copy_nonoverlapping(from, into, count) };
-            }
-            (space, into) = (space - count, into.wrapping_add(count));
-            done += count;
-        }
-    }
-    if !peek {
+    let one = &inner[connection];
+    let done = match flags & libc::MSG_TRUNC {
+        0 => fill_from(one, target),
+        // They are discarded.
+        _ => total.min(one.buffered()),
+    };
+    if flags & libc::MSG_PEEK == 0 {
         drop_first(inner, connection, done);
     }
     done
+}
+
+/// Copies buffered bytes, as many as fit. Returns their number.
+fn fill_from(connection: &Connection, target: Target<'_>) -> usize {
+    let first = target.fill(0, connection.received());
+    first + target.fill(first, connection.copied_out.as_slice())
 }
 
 /// Consumes the first `bytes` buffered bytes.
@@ -349,38 +309,17 @@ pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
 
 /// In a child of a fork, reads the bytes that its parent had buffered when it forked. `None`: there are none, and the
 /// call passes through.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for writes.
-pub(crate) unsafe fn read_inherited(
-    entry: &'static Entry,
-    vectors: &[iovec],
-) -> Option<CallResult> {
+pub(crate) fn read_inherited(entry: &'static Entry, target: Target<'_>) -> Option<CallResult> {
     if entry.inherited() != Kind::Served && entry.inherited() != Kind::HandedBack {
         return None;
     }
     // SAFETY: Held: the child is not served through this entry, and has its own copy.
     let connection = unsafe { &mut *entry.connection() };
-    let mut done = 0;
-    for vector in vectors {
-        let count = vector.iov_len.min(connection.bytes as usize);
-        // SAFETY: Lent: the caller's; the copy of the parent's buffer is mapped in the child.
-        unsafe {
-            std::ptr::copy_nonoverlapping(connection.at, vector.iov_base.cast::<u8>(), count);
-        }
-        connection.at = connection.at.wrapping_add(count);
-        connection.bytes -= count as u32;
-        let more = connection.copied_out.as_slice();
-        let remaining = (vector.iov_len - count).min(more.len());
-        // SAFETY: Lent: the rest of the caller's vector.
-        unsafe {
-            let into = vector.iov_base.cast::<u8>().add(count);
-            std::ptr::copy_nonoverlapping(more.as_ptr(), into, remaining);
-        }
-        connection.copied_out.take(remaining);
-        done += count + remaining;
-    }
+    let done = fill_from(connection, target);
+    let first = done.min(connection.bytes as usize);
+    connection.at = connection.at.wrapping_add(first);
+    connection.bytes -= first as u32;
+    connection.copied_out.take(done - first);
     (done > 0).then_some(Ok(done))
 }
 

@@ -1,8 +1,7 @@
 //! # Safety
 //!
 //! Writes to served connections. Small writes are queued in the arena and sent together at the end of the round; large
-//! writes are sent immediately, behind queued bytes. Pointers are the program's, valid for the call by the contract of
-//! the function that it called (Lent).
+//! writes are sent immediately, behind queued bytes. They are in the program's memory (Lent).
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -22,6 +21,7 @@ use crate::output;
 use crate::ring_policy;
 use crate::send_errors::{self, SendFailure};
 use crate::sys;
+use crate::vectors::Source;
 
 /// Writes of this size or more are not queued: a copy costs more than a call.
 const DIRECT_WRITE_BYTES: usize = 4096;
@@ -31,21 +31,17 @@ const QUEUED_MAX: usize = 64 << 10;
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
 /// Queues a small write, if the connection is in its usual state. `None`: [`write`] decides.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for reads.
 #[inline]
-pub(crate) unsafe fn write_usual(
+pub(crate) fn write_usual(
     entry: &'static Entry,
     fd: i32,
-    vectors: &[iovec],
+    source: Source<'_>,
     call: Call,
 ) -> Option<CallResult> {
     let mut guard = gate::usual(entry)?;
     let inner: &mut Inner = &mut guard;
     let connection = inner.own_connection(entry, fd);
-    let total = sys::vector_bytes(vectors, true).ok()?;
+    let total = source.bytes().ok()?;
     let one = &mut inner[connection];
     let fits = !is_large(total, one.out_bytes) && total > 0;
     let is_usual = one.accepts_write() && one.error == 0 && one.backlog.is_empty();
@@ -53,13 +49,7 @@ pub(crate) unsafe fn write_usual(
         return None;
     }
     one.has_more = false;
-    let (from, used, reserved) = (one.out_from, one.out_bytes, one.out_reserved);
-    let arena = &mut inner.ring.as_mut()?.arena;
-    let (from, reserved) = arena.extend(from, used, reserved, total as u32)?;
-    let at = arena.at(from + used);
-    (inner[connection].out_from, inner[connection].out_reserved) = (from, reserved);
-    // SAFETY: Lent: the caller's vectors; Owned: `extend` has reserved all of these bytes.
-    unsafe { copy(vectors, at) };
+    source.copy_to(output::reserve(inner, connection, total)?);
     output::on_queued(inner, connection, total);
     inner.count_served(call);
     Some(Ok(total))
@@ -71,29 +61,11 @@ fn is_large(total: usize, queued: u32) -> bool {
     total >= DIRECT_WRITE_BYTES || queued as usize + total > QUEUED_MAX
 }
 
-/// # Safety
-///
-/// Lent: the vectors are valid for reads, and `at` for writes of all their bytes.
-#[inline]
-unsafe fn copy(vectors: &[iovec], mut at: *mut u8) {
-    for vector in vectors {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        unsafe {
-            std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), at, vector.iov_len);
-            at = at.add(vector.iov_len);
-        }
-    }
-}
-
 /// Writes to a connection that is served, or that has deferred output. `None`: passes through to the kernel.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for reads.
-pub(crate) unsafe fn write(
+pub(crate) fn write(
     entry: &'static Entry,
     fd: i32,
-    vectors: &[iovec],
+    source: Source<'_>,
     flags: i32,
 ) -> Option<CallResult> {
     const KNOWN: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
@@ -126,8 +98,7 @@ pub(crate) unsafe fn write(
         Err(if shut_down { libc::EPIPE } else { libc::EAGAIN })
     } else {
         inner[connection].has_more = flags & libc::MSG_MORE != 0;
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let result = unsafe { write_served(inner, connection, vectors) };
+        let result = write_served(inner, connection, source);
         if guard.in_signal_handler() {
             // Its thread may be about to sleep.
             output::flush(&mut guard, connection);
@@ -149,11 +120,8 @@ pub(crate) fn raise_if_broken(result: CallResult, flags: i32) {
     }
 }
 
-/// # Safety
-///
-/// Lent: the vectors are valid for reads.
-unsafe fn write_served(inner: &mut Inner, connection: Conn, vectors: &[iovec]) -> CallResult {
-    let total = sys::vector_bytes(vectors, true)?;
+fn write_served(inner: &mut Inner, connection: Conn, source: Source<'_>) -> CallResult {
+    let total = source.bytes()?;
     if inner[connection].error != 0 {
         return Err(std::mem::take(&mut inner[connection].error));
     }
@@ -172,8 +140,9 @@ unsafe fn write_served(inner: &mut Inner, connection: Conn, vectors: &[iovec]) -
     }
     let at_once = is_large(total, inner[connection].out_bytes);
     if !at_once && inner[connection].outbound == Outbound::Writable {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        if unsafe { queue(inner, connection, vectors, total) } {
+        if let Some(room) = output::make_room(inner, connection, total) {
+            source.copy_to(room);
+            output::on_queued(inner, connection, total);
             return Ok(total);
         }
         // The socket was not writable before, and queued bytes have been sent, perhaps in part.
@@ -186,61 +155,38 @@ unsafe fn write_served(inner: &mut Inner, connection: Conn, vectors: &[iovec]) -
             Outbound::Broken | Outbound::Dead => return Err(libc::EPIPE),
         }
     }
-    // SAFETY: Lent: the caller guarantees these pointers.
-    unsafe { write_directly(inner, connection, vectors, total) }
+    write_directly(inner, connection, source, total)
 }
 
-/// Copies the bytes into the arena. Returns `false` if they do not fit.
-///
-/// # Safety
-///
-/// Lent: the vectors are valid for reads, `total` bytes of them.
-unsafe fn queue(inner: &mut Inner, connection: Conn, vectors: &[iovec], total: usize) -> bool {
-    let Some(at) = output::reserve_output(inner, connection, total) else {
-        return false;
-    };
-    // SAFETY: Lent: the caller's vectors; Owned: `reserve_output` has reserved all of these bytes.
-    unsafe { copy(vectors, at) };
-    output::on_queued(inner, connection, total);
-    true
-}
-
-/// # Safety
-///
-/// Lent: the vectors are valid for reads, `total` bytes of them.
-unsafe fn write_directly(
+fn write_directly(
     inner: &mut Inner,
     connection: Conn,
-    vectors: &[iovec],
+    source: Source<'_>,
     total: usize,
 ) -> CallResult {
-    let queued = inner[connection].out_bytes as usize;
+    let one = &inner[connection];
+    let (queued, more) = (one.out_bytes as usize, one.more());
+    let vectors = source.vectors();
     let sent = match &inner.ring {
         Some(context) if queued > 0 && vectors.len() < 64 => {
+            let queued = context.arena.bytes(one.out_from, one.out_bytes);
             let mut all = [iovec {
-                iov_base: context.arena.at(inner[connection].out_from).cast(),
-                iov_len: queued,
+                iov_base: queued.as_ptr().cast_mut().cast(),
+                iov_len: queued.len(),
             }; 64];
-            all[1..=vectors.len()].copy_from_slice(vectors);
-            // SAFETY: Lent: the caller's, and the arena's.
-            unsafe {
-                sys::send_vectors(
-                    connection.fd,
-                    &all[..=vectors.len()],
-                    inner[connection].more(),
-                )
-            }
+            let all = &mut all[..=vectors.len()];
+            all[1..].copy_from_slice(vectors);
+            // SAFETY: Lent: the vectors of `source`; Owned: bytes of the arena.
+            sys::send_vectors(connection.fd, unsafe { Source::new(all) }, more)
         }
         Some(_) if queued > 0 => {
             output::flush(inner, connection);
             if inner[connection].outbound == Outbound::Full {
                 return Err(libc::EAGAIN);
             }
-            // SAFETY: Lent: the caller guarantees these pointers.
-            return unsafe { write_directly(inner, connection, vectors, total) };
+            return write_directly(inner, connection, source, total);
         }
-        // SAFETY: Lent: the caller guarantees these pointers.
-        _ => unsafe { sys::send_vectors(connection.fd, vectors, inner[connection].more()) },
+        _ => sys::send_vectors(connection.fd, source, more),
     };
     match sent {
         Ok(sent) => {
@@ -320,9 +266,8 @@ pub(crate) fn write_file(
     if !plain {
         return None;
     }
-    let target = output::reserve_output(inner, connection, count)?;
-    // SAFETY: Lent: `count` bytes were reserved.
-    match unsafe { sys::pread(from, target, count, at) } {
+    let room = output::make_room(inner, connection, count)?;
+    match sys::pread(from, room, at) {
         Ok(0) => Some(Ok(0)),
         Ok(bytes) => {
             output::on_queued(inner, connection, bytes);

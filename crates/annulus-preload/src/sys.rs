@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::errno::{self, CallResult};
 use crate::raw_libc as libc;
+pub(crate) use crate::vectors::may_be_mapped;
 
 mod socket;
 
@@ -76,32 +77,6 @@ fn fcntl(fd: i32, command: c_int, value: c_int) -> CallResult {
     numeric(Numeric::Fcntl, fd, command, value)
 }
 
-/// Returns whether a pointer may be mapped in the program. If not, the kernel returns the error. A pointer that may be
-/// mapped but is not ends the program, where the kernel would have returned EFAULT.
-#[inline]
-pub(crate) fn may_be_mapped<T>(pointer: *const T) -> bool {
-    /// The first page is never mapped, and user space ends here or before.
-    const MAPPED: std::ops::Range<usize> = 4096..1 << 47;
-    MAPPED.contains(&pointer.addr())
-}
-
-/// Returns the number of bytes of a call's vectors, and fails as the kernel does. `accesses`: the call reads or writes
-/// those bytes.
-#[inline]
-pub(crate) fn vector_bytes(vectors: &[libc::iovec], accesses: bool) -> CallResult {
-    let mut total = 0_usize;
-    for vector in vectors {
-        if vector.iov_len > isize::MAX as usize {
-            return Err(libc::EINVAL);
-        }
-        total = total.saturating_add(vector.iov_len);
-        if accesses && !may_be_mapped(vector.iov_base) && vector.iov_len > 0 {
-            return Err(libc::EFAULT);
-        }
-    }
-    Ok(total)
-}
-
 /// Maps zeroed memory, whose pages are allocated at first use.
 pub(crate) fn map_zeroed(bytes: usize) -> Option<*mut u8> {
     // SAFETY: Owned: a new mapping.
@@ -145,13 +120,9 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// Reads a file at an offset.
-///
-/// # Safety
-///
-/// Lent: `into` is valid for writes of `bytes`.
-pub(crate) unsafe fn pread(fd: i32, into: *mut u8, bytes: usize, at: i64) -> CallResult {
-    // SAFETY: Lent: the caller guarantees these pointers.
-    result(unsafe { libc::syscall(libc::SYS_pread64, fd, into, bytes, at) })
+pub(crate) fn pread(fd: i32, into: &mut [u8], at: i64) -> CallResult {
+    // SAFETY: Lent: borrowed for the call.
+    result(unsafe { libc::syscall(libc::SYS_pread64, fd, into.as_mut_ptr(), into.len(), at) })
 }
 
 pub(crate) fn close(fd: i32) -> CallResult {

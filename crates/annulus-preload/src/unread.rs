@@ -4,6 +4,7 @@
 //! out of it (Owned).
 #![allow(unsafe_code)]
 
+use crate::byte_queue::ByteQueue;
 use crate::connection::Conn;
 use crate::epoll_set::Inner;
 
@@ -23,13 +24,11 @@ pub(crate) fn copy_out(inner: &mut Inner, connection: Conn) {
     if inner[connection].bytes == 0 {
         return;
     }
-    // SAFETY: Owned: the connection's part of a buffer of which it is a reader.
-    let first = unsafe {
-        std::slice::from_raw_parts(inner[connection].at, inner[connection].bytes as usize)
-    };
     let later = inner[connection].copied_out.move_out();
-    inner[connection].copied_out.append(first);
-    inner[connection].copied_out.append(later.as_slice());
+    let mut copied_out = ByteQueue::new();
+    copied_out.append(inner[connection].received());
+    copied_out.append(later.as_slice());
+    inner[connection].copied_out = copied_out;
     inner[connection].bytes = 0;
     release_buffer(inner, connection);
 }

@@ -26,6 +26,7 @@ use crate::real;
 use crate::receive;
 use crate::send;
 use crate::sys;
+use crate::vectors::{Source, Target};
 
 /// Flags of calls that do not change what the library does in the usual state of a connection.
 const USUAL_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -33,30 +34,21 @@ const USUAL_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// The maximum number of vectors of a call.
 const VECTORS_MAX: usize = 1024;
 
-/// Reads into one buffer.
 #[inline]
-unsafe fn read_one(
-    call: Call,
-    fd: c_int,
-    base: *mut c_void,
-    bytes: size_t,
-    flags: c_int,
-) -> Option<CallResult> {
+fn read_by(call: Call, fd: c_int, target: Target<'_>, flags: c_int) -> Option<CallResult> {
     if flags & !USUAL_FLAGS == 0
         && let Some(entry) = fd_table::entry(fd)
     {
-        let into = (base.cast(), bytes);
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let result = catch_panic_only(|| unsafe { receive::read_usual(entry, fd, into, call) });
+        let result = catch_panic_only(|| receive::read_usual(entry, fd, target, call));
         if result.is_some() {
             return result;
         }
     }
-    pass_on!(read_by(call, fd, &one(base, bytes), flags))
+    read_any(call, fd, target, flags)
 }
 
 #[inline(never)]
-unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
+fn read_any(call: Call, fd: c_int, target: Target<'_>, flags: c_int) -> Option<CallResult> {
     let by_read = matches!(call, Call::Read | Call::Readv);
     if flags & libc::MSG_OOB != 0 {
         never_serve_siblings(fd, Why::UnknownFlags);
@@ -68,19 +60,18 @@ unsafe fn read_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Opt
         }
         FdState::Closed => Some(Err(libc::EBADF)),
         FdState::Connection(entry) => {
-            // SAFETY: Lent: the caller guarantees these pointers.
-            catch_panic(|| unsafe { receive::read(entry, fd, vectors, flags, by_read) })
+            catch_panic(|| receive::read(entry, fd, target, flags, by_read))
         }
         FdState::Inherited(entry) => {
             counters::passed(Why::Forked);
-            // SAFETY: Lent: the caller guarantees these pointers.
-            catch_panic(|| unsafe { receive::read_inherited(entry, vectors) })
+            catch_panic(|| receive::read_inherited(entry, target))
         }
     };
     counters::count_result(call, result);
     if flags & libc::MSG_WAITALL != 0
         && let Some(Ok(done @ 1..)) = result
     {
+        let vectors = target.vectors();
         return Some(Ok(pass_on!(wait_for_all(fd, vectors, done, flags))));
     }
     result
@@ -145,21 +136,20 @@ unsafe fn behind(
 }
 
 #[inline]
-unsafe fn write_by(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
+fn write_by(call: Call, fd: c_int, source: Source<'_>, flags: c_int) -> Option<CallResult> {
     if flags & !USUAL_FLAGS == 0
         && let Some(entry) = fd_table::entry(fd)
     {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let result = catch_panic_only(|| unsafe { send::write_usual(entry, fd, vectors, call) });
+        let result = catch_panic_only(|| send::write_usual(entry, fd, source, call));
         if result.is_some() {
             return result;
         }
     }
-    pass_on!(write_any(call, fd, vectors, flags))
+    write_any(call, fd, source, flags)
 }
 
 #[inline(never)]
-unsafe fn write_any(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> Option<CallResult> {
+fn write_any(call: Call, fd: c_int, source: Source<'_>, flags: c_int) -> Option<CallResult> {
     let result = match fd_state(fd) {
         FdState::Kernel => {
             fd_table::on_written(fd);
@@ -168,15 +158,14 @@ unsafe fn write_any(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> O
         FdState::Inherited(_) => return None,
         FdState::Closed => Some(Err(libc::EBADF)),
         FdState::Connection(entry) => {
-            // SAFETY: Lent: the caller guarantees these pointers.
-            let result = catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) });
+            let result = catch_panic(|| send::write(entry, fd, source, flags));
             match result {
                 Some(Err(libc::EAGAIN))
                     if entry.kind() == Kind::HandedBack
                         && flags & libc::MSG_DONTWAIT == 0
                         && waits_for_room(entry, fd) =>
                 {
-                    pass_on!(write_behind(entry, fd, vectors, flags))
+                    write_behind(entry, fd, source, flags)
                 }
                 result => result,
             }
@@ -189,18 +178,20 @@ unsafe fn write_any(call: Call, fd: c_int, vectors: &[iovec], flags: c_int) -> O
 /// Writes to a blocking connection behind deferred output, for which there was no room: waits for it. `None`: the
 /// deferred output is sent, and the call passes through.
 #[cold]
-unsafe fn write_behind(
+fn write_behind(
     entry: &'static Entry,
     fd: c_int,
-    vectors: &[iovec],
+    source: Source<'_>,
     flags: c_int,
 ) -> Option<CallResult> {
     let deadline = Deadline::of(fd, libc::SO_SNDTIMEO);
-    // SAFETY: Lent: the caller guarantees these pointers.
-    let attempt = || catch_panic(|| unsafe { send::write(entry, fd, vectors, flags) });
+    let attempt = || catch_panic(|| send::write(entry, fd, source, flags));
     match pass_on!(when_there_is_room(fd, flags, deadline, attempt)) {
         // In a call that may block, the kernel would count the whole time limit again.
-        None if deadline.is_limited() => Some(pass_on!(write_until(fd, vectors, flags, deadline))),
+        None if deadline.is_limited() => {
+            let vectors = source.vectors();
+            Some(pass_on!(write_until(fd, vectors, flags, deadline)))
+        }
         result => result,
     }
 }
@@ -264,9 +255,31 @@ fn one(base: *const c_void, bytes: size_t) -> [iovec; 1] {
     }]
 }
 
+#[inline]
+unsafe fn read_one(
+    call: Call,
+    fd: c_int,
+    (base, bytes): (*mut c_void, size_t),
+    flags: c_int,
+) -> Option<CallResult> {
+    let vectors = one(base, bytes);
+    read_by(call, fd, pass_on!(Target::new(&vectors)), flags)
+}
+
+#[inline]
+unsafe fn write_one(
+    call: Call,
+    fd: c_int,
+    (base, bytes): (*const c_void, size_t),
+    flags: c_int,
+) -> Option<CallResult> {
+    let vectors = one(base, bytes);
+    write_by(call, fd, pass_on!(Source::new(&vectors)), flags)
+}
+
 hooks! {
     fn read(fd: c_int, base: *mut c_void, bytes: size_t) -> ssize_t
-        = pass_on!(read_one(Call::Read, fd, base, bytes, 0));
+        = pass_on!(read_one(Call::Read, fd, (base, bytes), 0));
 
     fn __read_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t) -> ssize_t {
         checked(bytes, capacity);
@@ -275,14 +288,14 @@ hooks! {
 
     fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
         let valid = pass_on!(slice(vectors, count as usize));
-        match valid.and_then(|valid| pass_on!(read_by(Call::Readv, fd, valid, 0))) {
+        match valid.and_then(|valid| read_by(Call::Readv, fd, pass_on!(Target::new(valid)), 0)) {
             Some(result) => into_return(result),
             None => pass_on!(real(fd, vectors, count)),
         }
     }
 
     fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t
-        = pass_on!(read_one(Call::Recv, fd, base, bytes, flags));
+        = pass_on!(read_one(Call::Recv, fd, (base, bytes), flags));
 
     fn __recv_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t, flags: c_int) -> ssize_t {
         checked(bytes, capacity);
@@ -291,7 +304,7 @@ hooks! {
 
     fn recvfrom(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int, from: *mut sockaddr,
         from_bytes: *mut socklen_t) -> ssize_t {
-        match pass_on!(read_one(Call::Recv, fd, base, bytes, flags)) {
+        match pass_on!(read_one(Call::Recv, fd, (base, bytes), flags)) {
             // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were
             // read.
             Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
@@ -324,7 +337,7 @@ hooks! {
             // The kernel returns the error for an invalid length.
             .filter(|message| message.msg_namelen.cast_signed() >= 0)
             .and_then(|message| pass_on!(slice(message.msg_iov, message.msg_iovlen)));
-        match valid.and_then(|valid| pass_on!(read_by(Call::Recvmsg, fd, valid, flags))) {
+        match valid.and_then(|valid| read_by(Call::Recvmsg, fd, pass_on!(Target::new(valid)), flags)) {
             Some(result) => {
                 if result.is_ok() {
                     // SAFETY: Lent: a message that was read above; nothing refers to it any more.
@@ -352,24 +365,24 @@ hooks! {
     }
 
     fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t
-        = pass_on!(write_by(Call::Write, fd, &one(base, bytes), 0));
+        = pass_on!(write_one(Call::Write, fd, (base, bytes), 0));
 
     fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
         let valid = pass_on!(slice(vectors, count as usize));
-        match valid.and_then(|valid| pass_on!(write_by(Call::Writev, fd, valid, 0))) {
+        match valid.and_then(|valid| write_by(Call::Writev, fd, pass_on!(Source::new(valid)), 0)) {
             Some(result) => into_return(result),
             None => pass_on!(real(fd, vectors, count)),
         }
     }
 
     fn send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t
-        = pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags));
+        = pass_on!(write_one(Call::Send, fd, (base, bytes), flags));
 
     fn sendto(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr,
         to_bytes: socklen_t) -> ssize_t {
         // A stream ignores an address; the kernel decides on errors.
         if to.is_null()
-            && let Some(result) = pass_on!(write_by(Call::Send, fd, &one(base, bytes), flags))
+            && let Some(result) = pass_on!(write_one(Call::Send, fd, (base, bytes), flags))
         {
             return into_return(result);
         }
@@ -384,7 +397,7 @@ hooks! {
             let plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
             if plain
                 && let Some(vectors) = pass_on!(slice(valid.msg_iov, valid.msg_iovlen))
-                && let Some(result) = pass_on!(write_by(Call::Sendmsg, fd, vectors, flags))
+                && let Some(result) = write_by(Call::Sendmsg, fd, pass_on!(Source::new(vectors)), flags)
             {
                 return into_return(result);
             }

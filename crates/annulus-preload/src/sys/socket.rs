@@ -10,6 +10,7 @@ use std::ptr;
 use super::{Numeric, Plain, numeric, result, zeroed};
 use crate::errno::CallResult;
 use crate::raw_libc as libc;
+use crate::vectors::{Source, Target};
 
 /// Returns a message of vectors, which are not borrowed.
 pub(crate) fn message(vectors: &[libc::iovec]) -> libc::msghdr {
@@ -21,14 +22,10 @@ pub(crate) fn message(vectors: &[libc::iovec]) -> libc::msghdr {
 }
 
 /// Sends without blocking and without raising SIGPIPE.
-///
-/// # Safety
-///
-/// Lent: the vectors, and what they point to, are valid for reads.
-pub(crate) unsafe fn send_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> CallResult {
-    let message = message(vectors);
+pub(crate) fn send_vectors(fd: i32, source: Source<'_>, flags: c_int) -> CallResult {
+    let message = message(source.vectors());
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: Lent: the caller guarantees these pointers.
+    // SAFETY: Lent: the message of this stack, and its vectors.
     result(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
 }
 
@@ -145,14 +142,10 @@ fn ip_port(fd: i32, call: c_long) -> Option<u16> {
 }
 
 /// Receives without blocking.
-///
-/// # Safety
-///
-/// Lent: the vectors, and what they point to, are valid for writes.
-pub(crate) unsafe fn receive_vectors(fd: i32, vectors: &[libc::iovec], flags: c_int) -> CallResult {
-    let mut message = message(vectors);
+pub(crate) fn receive_vectors(fd: i32, target: Target<'_>, flags: c_int) -> CallResult {
+    let mut message = message(target.vectors());
     let flags = flags | libc::MSG_DONTWAIT;
-    // SAFETY: Lent: the caller guarantees these pointers.
+    // SAFETY: Lent: the message of this stack, and its vectors.
     result(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags) })
 }
 

@@ -30,7 +30,7 @@ const QUEUED_MAX: usize = 64 << 10;
 /// The longest time that a process waits for deferred output at its end, ms.
 pub(crate) const LAST_BYTES_MS: u64 = 1000;
 
-/// Queues a small write, if the connection is in its usual state. `None`: [`write`] decides.
+/// Queues a small write, if the connection is in its usual state. `None`: [`write()`] decides.
 #[inline]
 pub(crate) fn write_usual(
     entry: &'static Entry,

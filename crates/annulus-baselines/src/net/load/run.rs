@@ -70,7 +70,7 @@ pub(super) struct Shared<'r> {
     ready: AtomicUsize,
     /// Responses of all threads so far, one loop iteration late.
     responses: AtomicU64,
-    /// Whether an error was counted since the measured time began; up to a tick late.
+    /// An error was counted in the measured time. Set up to a tick late.
     failed: AtomicBool,
     /// Requests the end of the run.
     stop: &'r AtomicBool,

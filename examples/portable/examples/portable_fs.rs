@@ -1,4 +1,4 @@
-//! `annulus::tokio::fs` in place of `tokio::fs`, on every platform: `cargo run --features tokio --example tokio_fs`.
+//! `annulus::tokio::fs` in place of `tokio::fs`, on every platform: `cargo run --features tokio --example portable_fs`.
 
 use std::io::{self, Read, Seek, SeekFrom};
 

@@ -112,12 +112,8 @@ impl Entry {
     /// Returns the kind of the number in this process.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
-        let state = self.state.load(Ordering::Acquire);
-        if state & KIND_MASK == 0 || state >> PROCESS_SHIFT != identity::fork_generation() & 0xffff
-        {
-            return Kind::Free;
-        }
-        KINDS[(state & KIND_MASK) as usize]
+        let kind = KINDS.get(self.kind_bits() as usize);
+        kind.copied().unwrap_or(Kind::Free)
     }
 
     /// Returns whether the number has a kind in this process.

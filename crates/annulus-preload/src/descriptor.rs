@@ -9,6 +9,7 @@ use crate::draining;
 use crate::duplicates;
 use crate::early_members;
 use crate::epoll_set::Set;
+use crate::epoll_set_list;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::identity;
@@ -150,14 +151,9 @@ fn close_all_deferred() {
 }
 
 fn another_number(set: &'static Set, but: i32) -> Option<i32> {
-    let same = |&fd: &i32| {
-        fd_table::entry(fd).is_some_and(|entry| {
-            fd != but
-                && entry.kind() == Kind::Set
-                && Set::of(entry).is_some_and(|other| std::ptr::eq(other, set))
-        })
-    };
-    (0..fd_table::count().min(1 << 16) as i32).find(same)
+    let mut numbers = epoll_set_list::numbers();
+    let found = numbers.find(|&(fd, other)| fd != but && std::ptr::eq(other, set));
+    found.map(|(fd, _)| fd)
 }
 
 /// Closes what a number refers to, before another descriptor takes the number.
@@ -200,8 +196,7 @@ pub(crate) fn duplicate(
             {
                 early_members::mature(set, &mut guard);
                 guard.fd_count += 1;
-                to.set_epoll_set(std::ptr::from_ref(set).cast_mut());
-                to.set_kind(Kind::Set, 0);
+                epoll_set_list::name(to, to_fd, set);
             }
         }
         Kind::HandedBack => {

@@ -22,7 +22,7 @@ use crate::buffers::{Arena, Pool};
 use crate::connection::{Conn, Connection};
 use crate::counters::{self, Call, RingCounters};
 use crate::epoll_set_list;
-use crate::fd_table::{self, Entry, Kind};
+use crate::fd_table::{self, Entry};
 use crate::identity::{self, thread_id};
 use crate::lock::Lock;
 use crate::member_list::MemberList;
@@ -283,8 +283,7 @@ impl Set {
         };
         drop(guard);
         set.young.begin();
-        entry.set_epoll_set(std::ptr::from_ref(set).cast_mut());
-        entry.set_kind(Kind::Set, 0);
+        epoll_set_list::name(entry, fd, set);
         Some(set)
     }
 

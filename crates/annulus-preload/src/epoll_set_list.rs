@@ -5,12 +5,31 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::epoll_set::{Set, SetGuard};
-use crate::fd_table;
+use crate::fd_table::{self, Entry, Kind};
+use crate::member_list::MemberList;
 
 static NEWEST: AtomicPtr<Set> = AtomicPtr::new(ptr::null_mut());
+
+static WORDS: [AtomicU64; fd_table::COUNT_MAX / 64] =
+    [const { AtomicU64::new(0) }; fd_table::COUNT_MAX / 64];
+static NUMBERS: MemberList = MemberList::of(&WORDS);
+
+/// Makes a number that of a set.
+pub(crate) fn name(entry: &Entry, fd: i32, set: &'static Set) {
+    entry.set_epoll_set(ptr::from_ref(set).cast_mut());
+    entry.set_kind(Kind::Set, 0);
+    NUMBERS.add(fd);
+}
+
+/// Returns the numbers of all sets. Few of a process's descriptors are sets, so this does not look at all of them.
+pub(crate) fn numbers() -> impl Iterator<Item = (i32, &'static Set)> {
+    let is_set = |entry: &Entry| entry.kind() == Kind::Set;
+    (NUMBERS.walk(move |fd| fd_table::entry(fd).is_none_or(is_set)))
+        .filter_map(|fd| Some((fd, Set::of(fd_table::entry(fd)?)?)))
+}
 
 /// Adds a new set to the list.
 pub(crate) fn add(set: Set) -> &'static Set {

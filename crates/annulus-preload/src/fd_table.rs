@@ -271,7 +271,7 @@ static BASE: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The maximum number of descriptors that are tracked; all others pass through.
-const COUNT_MAX: usize = 1 << 17;
+pub(crate) const COUNT_MAX: usize = 1 << 17;
 const COUNT_MIN: usize = 1 << 16;
 
 /// Creates the table, for as many descriptors as the process may ever have.

@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The descriptors of a set's members, as a bitmap. Any thread adds one without a lock, and a signal handler or a child
-//! of a fork can walk the list at any time: its memory is mapped when the set is made, and stays (Owned). Pages without
-//! members are not allocated.
+//! Descriptors as a bitmap: those of a set's members, and those of all sets. Any thread adds one without a lock, and a
+//! signal handler or a child of a fork can walk the list at any time: its memory is static, or mapped when the set is
+//! made, and stays (Owned). Pages without members are not allocated.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,14 +16,21 @@ pub(crate) struct MemberList {
 }
 
 impl MemberList {
+    /// Returns an empty list, for 64 numbers per word.
+    pub(crate) const fn of(words: &'static [AtomicU64]) -> MemberList {
+        MemberList {
+            words,
+            used: AtomicUsize::new(0),
+        }
+    }
+
     /// Creates the list, for numbers below `count`. `None`: there is no memory.
     pub(crate) fn new(count: usize) -> Option<MemberList> {
         let length = count.div_ceil(64);
         let words = sys::map_zeroed(length * size_of::<AtomicU64>())?;
         // SAFETY: Owned: a new mapping of this length, which stays; zero bytes are valid values.
         let words = unsafe { std::slice::from_raw_parts(words.cast_const().cast(), length) };
-        let used = AtomicUsize::new(0);
-        Some(MemberList { words, used })
+        Some(MemberList::of(words))
     }
 
     /// Adds a number, whose entry names the set already.

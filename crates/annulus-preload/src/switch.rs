@@ -10,6 +10,7 @@ use crate::counters::Why;
 use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
+use crate::epoll_set_list;
 use crate::events::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::fd_table::{self, Kind};
 use crate::inherited_set::{self, Member};
@@ -66,7 +67,7 @@ fn take_members(guard: &mut SetGuard) {
         let Some(entry) = fd_table::entry(member.fd) else {
             continue;
         };
-        if other_members.contains(&member.fd) {
+        if other_members.binary_search(&member.fd).is_ok() {
             continue;
         }
         if entry.kind() == Kind::Listener {
@@ -91,13 +92,11 @@ fn is_quiet(fd: i32) -> bool {
     sys::poll_now(fd, OUT | RDHUP) == OUT && sys::is_established(fd)
 }
 
-/// Returns members that are also in other sets: those sets would miss data that this ring receives.
+/// Returns the members of other sets, in order: those sets would miss data that this ring receives.
 fn members_of_others(but: *const Set) -> Vec<i32> {
-    let is_other = |&fd: &i32| {
-        fd_table::entry(fd)
-            .is_some_and(|entry| entry.kind() == Kind::Set && !std::ptr::eq(entry.set(), but))
-    };
-    let others = (0..fd_table::count() as i32).filter(is_other);
-    let members = others.flat_map(inherited_set::kernel_members);
-    members.map(|member| member.fd).collect()
+    let others = epoll_set_list::numbers().filter(|&(_, set)| !std::ptr::eq(set, but));
+    let members = others.flat_map(|(fd, _)| inherited_set::kernel_members(fd));
+    let mut numbers: Vec<i32> = members.map(|member| member.fd).collect();
+    numbers.sort_unstable();
+    numbers
 }

@@ -86,7 +86,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_connection_of_a_closed_set_is_served_in_another;
     fn a_served_set_takes_little_memory;
     fn members_of_the_first_waits_are_reported_as_later_ones;
-    fn sockets_that_were_in_two_sets_slow_down_no_wait;
+    fn no_set_has_a_record_of_closed_sockets_that_were_in_two_sets;
     fn a_socket_can_move_between_sets;
     fn a_polled_set_reports_bytes_received_in_another_set;
     fn a_duplicate_of_a_set_is_the_same_set;

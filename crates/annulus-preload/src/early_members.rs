@@ -7,10 +7,11 @@ use crate::ctl_request::CtlRequest;
 use crate::epoll_ctl::{self, count_pass};
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::CallResult;
-use crate::events::{EDGE_TRIGGERED, KNOWN, ONESHOT};
+use crate::events::{EDGE_TRIGGERED, IN, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::fd_table::{self, Entry, Kind, NONBLOCK, never_served};
 use crate::inherited_set;
 use crate::member::Member;
+use crate::output;
 use crate::sys;
 use crate::young_set::WAITS_BEFORE_RING;
 
@@ -204,41 +205,57 @@ pub(crate) fn change(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
 }
 
 /// Moves members that were added before the ring existed from the kernel's set to the ring. Only the kernel knows which
-/// one-shot members it has reported.
+/// one-shot members it has reported, and which edges it has not.
 fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
-    let in_kernel = match members.iter().any(|member| member.1 & ONESHOT != 0) {
+    let is_any = |flags: u32| members.iter().any(|member| member.1 & flags != 0);
+    let in_kernel = match is_any(EDGE_TRIGGERED | ONESHOT) {
         true => inherited_set::kernel_members(guard.fd),
         false => Vec::new(),
     };
-    for (fd, events, data) in members {
-        let known = in_kernel.iter().find(|member| member.fd == fd);
+    // A condition that has ended since is not pending, so these come first.
+    let conditions: Vec<u32> = (members.iter())
+        .map(|member| sys::poll_now(member.0, IN | OUT | RDHUP))
+        .collect();
+    let pending = match is_any(EDGE_TRIGGERED) {
+        true => inherited_set::pending_data(guard.fd, &in_kernel),
+        false => Vec::new(),
+    };
+    for ((fd, events, data), conditions) in members.into_iter().zip(conditions) {
+        let nth = in_kernel.binary_search_by_key(&fd, |member| member.fd);
+        let known = nth.ok().map(|nth| &in_kernel[nth]);
         let Some(entry) = fd_table::entry(fd) else {
             continue;
         };
-        if events & ONESHOT != 0 && known.is_none() {
+        let is_reported = events & EDGE_TRIGGERED != 0 && pending.binary_search(&data).is_err();
+        // The ring would report once more what the program has left unread.
+        let is_unread = is_reported && conditions & !OUT != 0;
+        if is_unread || events & ONESHOT != 0 && known.is_none() {
             count_pass(Why::Kernel);
             continue;
         }
+        // A member that has been closed or shared since is not served.
+        if let Err(why) = classify::can_be_served(entry, fd) {
+            count_pass(why);
+            continue;
+        }
+        if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_err() {
+            continue;
+        }
+        let Some(connection) = epoll_ctl::begin(set, guard, entry, fd, (events, data), &[]) else {
+            let events = known.map_or(events, |member| member.events);
+            let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
+            count_pass(Why::OtherThread);
+            continue;
+        };
+        if conditions & OUT == 0 {
+            output::on_full(guard, connection);
+        }
         // The kernel clears all events of a member that it has reported once.
         let mode = EDGE_TRIGGERED | ONESHOT;
-        let has_fired = known.is_some_and(|member| member.events & !mode == 0);
-        // A member that has been closed or shared since is not served.
-        match classify::can_be_served(entry, fd) {
-            Ok(()) => {
-                if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
-                    if !epoll_ctl::begin(set, guard, entry, fd, (events, data), &[]) {
-                        let events = known.map_or(events, |member| member.events);
-                        let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
-                        count_pass(Why::OtherThread);
-                        continue;
-                    }
-                    if has_fired && let Some(connection) = guard.connection(fd) {
-                        guard.unready(connection);
-                        guard[connection].member = Member::Disabled;
-                    }
-                }
-            }
-            Err(why) => count_pass(why),
+        if known.is_some_and(|member| member.events & !mode == 0) {
+            guard[connection].member = Member::Disabled;
+        } else if !is_reported {
+            guard.notify(connection, 0);
         }
     }
 }

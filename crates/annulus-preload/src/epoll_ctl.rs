@@ -201,10 +201,11 @@ fn add(
         }
     }
     let interest = (request.events, request.data);
-    match begin(set, guard, entry, fd, interest, buffered) {
-        true => Some(Ok(0)),
-        false => pass(Why::OtherThread),
-    }
+    let Some(connection) = begin(set, guard, entry, fd, interest, buffered) else {
+        return pass(Why::OtherThread);
+    };
+    guard.notify(connection, 0);
+    Some(Ok(0))
 }
 
 pub(crate) fn count_pass(why: Why) {
@@ -214,8 +215,7 @@ pub(crate) fn count_pass(why: Why) {
     }
 }
 
-/// Serves a connection from now on; `buffered` was received before. Returns `false` if another thread may be reading
-/// it.
+/// Serves a connection from now on; `buffered` was received before. `None`: another thread may be reading it.
 pub(crate) fn begin(
     set: &'static Set,
     guard: &mut SetGuard,
@@ -223,21 +223,19 @@ pub(crate) fn begin(
     fd: i32,
     (events, data): (u32, u64),
     buffered: &[u8],
-) -> bool {
+) -> Option<Conn> {
     set.name(entry, fd);
     if !entry.claim() {
-        return false;
+        return None;
     }
-    if let Some(connection) = guard.connection(fd) {
-        guard[connection].begin(events, data);
-        guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
-        guard[connection].copied_out.append(buffered);
-        guard.served += 1;
-        guard.arm(connection);
-        guard.notify(connection, 0);
-        counters::served(Call::EpollCtl);
-    }
-    true
+    let connection = guard.own_connection(entry, fd);
+    guard[connection].begin(events, data);
+    guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
+    guard[connection].copied_out.append(buffered);
+    guard.served += 1;
+    guard.arm(connection);
+    counters::served(Call::EpollCtl);
+    Some(connection)
 }
 
 /// Creates the set's ring. The calling thread must be the one that waits on the set.

@@ -8,7 +8,7 @@
 use crate::counters::{self, Why};
 use crate::epoll_set::Set;
 use crate::errno;
-use crate::events::{EDGE_TRIGGERED, OUT};
+use crate::events::{EDGE_TRIGGERED, ONESHOT, OUT};
 use crate::fd_table::{self, Entry, Kind};
 use crate::member::Member as State;
 use crate::sys;
@@ -83,15 +83,14 @@ fn is_reported_edge(member: &Member) -> bool {
 fn add_reported(own_set: i32, member: &Member) {
     let Member { fd, events, data } = *member;
     let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: Lent: one event of this stack.
-    let taken = unsafe { sys::ready(own_set, &raw mut event, 1) };
-    if taken == Ok(1) && event.events & !OUT != 0 {
+    let mut taken = [libc::epoll_event { events: 0, u64: 0 }];
+    if sys::take_ready(own_set, &mut taken) == 1 && taken[0].events & !OUT != 0 {
         let _ = sys::control(own_set, libc::EPOLL_CTL_MOD, fd, events, data);
     }
 }
 
-/// Returns the members of the kernel's set, from `/proc/self/fdinfo`.
+/// Returns the members of the kernel's set, from `/proc/self/fdinfo`, in the order of their numbers. A member whose
+/// number has been closed stays in the set while a duplicate is open, and is left out.
 pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
     let list = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"));
     let text = errno::without_cancel(list).unwrap_or_default();
@@ -105,7 +104,31 @@ pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
         };
         let events = field("events:")? as u32;
         let data = field("data:")?;
-        Some(Member { fd, events, data })
+        let inode = field("ino:")?;
+        let is_open = sys::file_id(fd).is_some_and(|(_, number)| number == inode);
+        is_open.then_some(Member { fd, events, data })
     };
-    text.lines().filter_map(member).collect()
+    let mut members: Vec<Member> = text.lines().filter_map(member).collect();
+    members.sort_unstable_by_key(|member| member.fd);
+    members
+}
+
+/// Returns the data of the events of the kernel's set that no wait has returned yet, in order. The set still has them.
+pub(crate) fn pending_data(set: i32, members: &[Member]) -> Vec<u64> {
+    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; members.len()];
+    let count = sys::take_ready(set, &mut events);
+    let mut pending: Vec<u64> = events[..count].iter().map(|event| event.u64).collect();
+    pending.sort_unstable();
+    for &Member { fd, events, data } in members {
+        let is_taken = events & (EDGE_TRIGGERED | ONESHOT) != 0;
+        if is_taken
+            && pending.binary_search(&data).is_ok()
+            && sys::control(set, libc::EPOLL_CTL_MOD, fd, events, data).is_err()
+        {
+            // An exclusive member cannot be changed.
+            let _ = sys::control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = sys::control(set, libc::EPOLL_CTL_ADD, fd, events, data);
+        }
+    }
+    pending
 }

@@ -151,6 +151,12 @@ pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -
     result(unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) })
 }
 
+/// Takes the ready events of the kernel's set, as many as fit. Returns their number.
+pub(crate) fn take_ready(set: i32, events: &mut [libc::epoll_event]) -> usize {
+    // SAFETY: Lent: borrowed for the call.
+    unsafe { ready(set, events.as_mut_ptr(), events.len() as i32) }.unwrap_or(0)
+}
+
 /// Waits on the kernel's set; returns -1 and errno, as the C library does. `mask` is 8 bytes, or null.
 ///
 /// # Safety

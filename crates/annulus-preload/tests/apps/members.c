@@ -418,6 +418,93 @@ static void members_of_the_first_waits_are_reported_as_later_ones(void) {
     exchange(set, &late);
 }
 
+/* A ring takes these members over, at the third wait or by `annulus resume`. */
+static void an_edge_that_was_reported_is_not_reported_by_a_ring(void) {
+    uint32_t all = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    int set = fresh_set(), event = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+    struct pair edge = connected(), once = connected(), unread = connected(), late = connected(), level = connected();
+    add(set, edge.app, all, 1);
+    add(set, once.app, all | EPOLLONESHOT, 2);
+    add(set, unread.app, all, 3);
+    add(set, level.app, EPOLLIN, 4);
+    peer_send(&unread, "request");
+    await_delivery(&unread);
+    print_now(set);
+    print_now(set);
+    add(set, event, EPOLLIN | EPOLLET, 5);
+    add(set, late.app, all, 6);
+    for (int i = 0; i < 6; i++)
+        print_now(set);
+    mod(set, once.app, all | EPOLLONESHOT, 2);
+    print_now(set);
+    print_now(set);
+    peer_send(&edge, "request");
+    await_delivery(&edge);
+    print_next(set);
+    print_now(set);
+    print_read(edge.app, 100);
+    print_read(unread.app, 100);
+    peer_send(&unread, "more");
+    await_delivery(&unread);
+    print_next(set);
+    print_read(unread.app, 100);
+    exchange(set, &level);
+    print_now(set);
+}
+
+/* The kernel keeps the first socket of each number as a member. */
+static void members_whose_numbers_were_used_before_are_reported_once(void) {
+    enum { COUNT = 8 };
+    int set = fresh_set(), port, listener = listen_on(0, &port);
+    struct pair pairs[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t fired = EPOLLIN | EPOLLONESHOT;
+        struct pair first = pair_on(listener, port, SOCK_NONBLOCK);
+        add(set, first.app, i % 2 ? EPOLLIN : fired, 100);
+        if (i % 2 == 0) {
+            peer_send(&first, "request");
+            await_delivery(&first);
+            MUST(syscall(SYS_epoll_wait, set, &(struct epoll_event){0}, 1, 0));
+            syscall(SYS_read, first.app, (char[100]){0}, 100);
+        }
+        MUST(syscall(SYS_dup, first.app));
+        pairs[i] = (struct pair){.peer = peer_connect(port)};
+        MUST(close(first.app));
+        pairs[i].app = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+        print("the same number: %d\n", pairs[i].app == first.app);
+        add(set, pairs[i].app, i % 2 ? fired : EPOLLIN, (uint64_t)i);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        peer_send(&pairs[i], "request");
+        await_delivery(&pairs[i]);
+    }
+    for (int i = 0; i < 6; i++)
+        print_now(set);
+    for (int i = 0; i < COUNT; i++)
+        mod(set, pairs[i].app, EPOLLIN, (uint64_t)i);
+    print_now(set);
+    exchange(set, &pairs[0]);
+}
+
+static void a_full_socket_that_a_ring_takes_over_is_reported_when_it_has_room(void) {
+    static char bytes[1 << 16];
+    uint32_t flags[] = {0, EPOLLET};
+    for (int i = 0; i < 2; i++) {
+        int set = fresh_set();
+        struct pair full = connected();
+        add(set, full.app, EPOLLOUT | flags[i], 1);
+        print_now(set);
+        while (write(full.app, bytes, sizeof bytes) > 0)
+            continue;
+        for (int k = 0; k < 5; k++)
+            print_now(set);
+        while (syscall(SYS_poll, &(struct pollfd){full.app, POLLOUT}, 1, 1) == 0)
+            syscall(SYS_recvfrom, full.peer, bytes, sizeof bytes, MSG_DONTWAIT, NULL, NULL);
+        print_next(set);
+        MUST(close(set));
+    }
+}
+
 /* The most bytes that the program and its libraries have allocated after each of some waits. */
 static size_t allocated(int set) {
     size_t most = 0;
@@ -1046,6 +1133,9 @@ static const struct app_case cases[] = {
     CASE(a_served_set_takes_little_memory, "served:read passed:descriptors<=0"),
     CASE(members_of_the_first_waits_are_reported_as_later_ones, "served:read served:epoll_wait"),
     CASE(no_set_has_a_record_of_closed_sockets_that_were_in_two_sets, "back:several_sets"),
+    CASE(an_edge_that_was_reported_is_not_reported_by_a_ring, "served:epoll_wait"),
+    CASE(members_whose_numbers_were_used_before_are_reported_once, "served:epoll_wait"),
+    CASE(a_full_socket_that_a_ring_takes_over_is_reported_when_it_has_room, "served:epoll_wait"),
     CASE(a_socket_can_move_between_sets, ""),
     CASE(a_polled_set_reports_bytes_received_in_another_set, "passed:polled_otherwise"),
     CASE(a_duplicate_of_a_set_is_the_same_set, ""),

@@ -87,6 +87,9 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_served_set_takes_little_memory;
     fn members_of_the_first_waits_are_reported_as_later_ones;
     fn no_set_has_a_record_of_closed_sockets_that_were_in_two_sets;
+    fn an_edge_that_was_reported_is_not_reported_by_a_ring;
+    fn members_whose_numbers_were_used_before_are_reported_once;
+    fn a_full_socket_that_a_ring_takes_over_is_reported_when_it_has_room;
     fn a_socket_can_move_between_sets;
     fn a_polled_set_reports_bytes_received_in_another_set;
     fn a_duplicate_of_a_set_is_the_same_set;

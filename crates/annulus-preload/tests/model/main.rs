@@ -171,12 +171,7 @@ impl Model {
         for seed in first..first + count {
             let expected = report::of_seed(&without.stdout, seed);
             let actual = report::of_seed(&with.stdout, seed);
-            results.extend(report::first_difference(
-                seed,
-                &expected,
-                &actual,
-                min_connections > 1,
-            ));
+            results.extend(report::first_difference(seed, &expected, &actual));
         }
         if results.is_empty() && with.exit != without.exit {
             results.push(Difference {

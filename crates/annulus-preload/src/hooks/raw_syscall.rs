@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
-use std::ptr::{with_exposed_provenance as to, with_exposed_provenance_mut as to_mut};
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use super::{
@@ -23,66 +23,6 @@ use crate::program_rings::{self, RingParams};
 use crate::raw_libc::{self as libc, timespec};
 use crate::real;
 use crate::sys;
-
-/// The calls that are dispatched to a hook.
-const WATCHED: [c_long; 56] = [
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_preadv2,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_pwritev2,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_sendfile,
-    libc::SYS_splice,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_socket,
-    libc::SYS_connect,
-    libc::SYS_shutdown,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockopt,
-    libc::SYS_close,
-    libc::SYS_close_range,
-    libc::SYS_unshare,
-    libc::SYS_dup,
-    libc::SYS_dup2,
-    libc::SYS_dup3,
-    libc::SYS_fcntl,
-    libc::SYS_ioctl,
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_select,
-    libc::SYS_pselect6,
-    libc::SYS_epoll_create,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_io_uring_setup,
-    libc::SYS_fork,
-    libc::SYS_vfork,
-    libc::SYS_clone,
-    libc::SYS_clone3,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_prctl,
-    libc::SYS_seccomp,
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-];
 
 /// The number of system call numbers that are checked; the highest of Linux is 470.
 const NUMBERS: usize = 512;
@@ -101,7 +41,7 @@ pub(crate) fn watch() {
     if !next.is_null() {
         NEXT.store(next, Ordering::Relaxed);
     }
-    for number in WATCHED {
+    for &number in HOOKED.iter().chain(OTHERS) {
         if let Some(slot) = IS_WATCHED.get(number as usize) {
             slot.store(1, Ordering::Relaxed);
         }
@@ -201,99 +141,115 @@ thread_local! {
 /// handler has jumped out of the outer call.
 const NESTED_MAX: usize = 64 << 10;
 
-unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
-    // The functions behind the hooks are cancellation points; libc's `syscall` is not.
-    let ret = errno::without_cancel(|| {
-        // SAFETY: Lent: the program's own arguments.
-        unsafe {
-            transfer(args)
-                .or_else(|| wait(args))
-                .or_else(|| descriptor(args))
-        }
-    });
-    // SAFETY: Lent: the program's own arguments.
-    ret.or_else(|| unsafe { of_process(args) })
+/// A type that a word of a system call stands for.
+trait Word {
+    fn of(word: c_long) -> Self;
 }
 
-/// Dispatches calls that transfer bytes.
-unsafe fn transfer(args: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, f] = args;
-    let fd = a as c_int;
-    let count = |ret: isize| Some(ret as c_long);
-    // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
-    unsafe {
-        match number {
-            libc::SYS_read => count(io::read(fd, to_mut(b as usize), c as usize)),
-            libc::SYS_readv => count(io::readv(fd, to(b as usize), c as c_int)),
-            libc::SYS_preadv2 => count(uncommon::preadv2(
-                fd,
-                to(b as usize),
-                c as c_int,
-                d,
-                f as c_int,
-            )),
-            libc::SYS_recvfrom => count(io::recvfrom(
-                fd,
-                to_mut(b as usize),
-                c as usize,
-                d as c_int,
-                to_mut(e as usize),
-                to_mut(f as usize),
-            )),
-            libc::SYS_recvmsg => count(io::recvmsg(fd, to_mut(b as usize), c as c_int)),
-            libc::SYS_recvmmsg => count(io::recvmmsg(
-                fd,
-                to_mut(b as usize),
-                c as c_uint,
-                d as c_int,
-                to_mut(e as usize),
-            ) as isize),
-            libc::SYS_write => count(io::write(fd, to(b as usize), c as usize)),
-            libc::SYS_writev => count(io::writev(fd, to(b as usize), c as c_int)),
-            libc::SYS_pwritev2 => count(uncommon::pwritev2(
-                fd,
-                to(b as usize),
-                c as c_int,
-                d,
-                f as c_int,
-            )),
-            libc::SYS_sendto => count(io::sendto(
-                fd,
-                to(b as usize),
-                c as usize,
-                d as c_int,
-                to(e as usize),
-                f as c_uint,
-            )),
-            libc::SYS_sendmsg => count(io::sendmsg(fd, to(b as usize), c as c_int)),
-            libc::SYS_sendmmsg => {
-                count(io::sendmmsg(fd, to_mut(b as usize), c as c_uint, d as c_int) as isize)
+macro_rules! integers {
+    ($($integer:ty)*) => {
+        $(impl Word for $integer {
+            fn of(word: c_long) -> $integer {
+                word as $integer
             }
-            libc::SYS_sendfile => count(io::sendfile64(
-                fd,
-                b as c_int,
-                to_mut(c as usize),
-                d as usize,
-            )),
-            libc::SYS_splice => count(io::splice(
-                fd,
-                to_mut(b as usize),
-                c as c_int,
-                to_mut(d as usize),
-                e as usize,
-                f as c_uint,
-            )),
-            _ => None,
-        }
+        })*
+    };
+}
+
+integers! { c_int c_uint c_ulong c_long usize }
+
+impl<T> Word for *const T {
+    fn of(word: c_long) -> *const T {
+        ptr::with_exposed_provenance(word as usize)
     }
+}
+
+impl<T> Word for *mut T {
+    fn of(word: c_long) -> *mut T {
+        ptr::with_exposed_provenance_mut(word as usize)
+    }
+}
+
+/// Defines the calls that go to a hook, with the words of the call that are its arguments.
+macro_rules! hooked {
+    ($($number:ident => $module:ident::$hook:ident($($nth:literal)*);)*) => {
+        const HOOKED: &[c_long] = &[$(libc::$number),*];
+
+        unsafe fn hooked(args: &[c_long; 7]) -> Option<c_long> {
+            match args[0] {
+                // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
+                $(libc::$number => Some(unsafe { $module::$hook($(Word::of(args[$nth])),*) } as c_long),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+hooked! {
+    SYS_read => io::read(1 2 3);
+    SYS_readv => io::readv(1 2 3);
+    SYS_preadv2 => uncommon::preadv2(1 2 3 4 6);
+    SYS_recvfrom => io::recvfrom(1 2 3 4 5 6);
+    SYS_recvmsg => io::recvmsg(1 2 3);
+    SYS_recvmmsg => io::recvmmsg(1 2 3 4 5);
+    SYS_write => io::write(1 2 3);
+    SYS_writev => io::writev(1 2 3);
+    SYS_pwritev2 => uncommon::pwritev2(1 2 3 4 6);
+    SYS_sendto => io::sendto(1 2 3 4 5 6);
+    SYS_sendmsg => io::sendmsg(1 2 3);
+    SYS_sendmmsg => io::sendmmsg(1 2 3 4);
+    SYS_sendfile => io::sendfile64(1 2 3 4);
+    SYS_splice => io::splice(1 2 3 4 5 6);
+    SYS_accept => socket::accept(1 2 3);
+    SYS_accept4 => socket::accept4(1 2 3 4);
+    SYS_socket => socket::socket(1 2 3);
+    SYS_connect => socket::connect(1 2 3);
+    SYS_shutdown => socket::shutdown(1 2);
+    SYS_setsockopt => socket::setsockopt(1 2 3 4 5);
+    SYS_getsockopt => socket::getsockopt(1 2 3 4 5);
+    SYS_close => descriptor::close(1);
+    SYS_close_range => descriptor::close_range(1 2 3);
+    SYS_dup => descriptor::dup(1);
+    SYS_dup2 => descriptor::dup2(1 2);
+    SYS_dup3 => descriptor::dup3(1 2 3);
+    SYS_ioctl => descriptor::ioctl(1 2 3);
+    SYS_poll => poll::poll(1 2 3);
+    SYS_select => poll::select(1 2 3 4 5);
+    SYS_epoll_create => epoll::epoll_create(1);
+    SYS_epoll_create1 => epoll::epoll_create1(1);
+    SYS_epoll_ctl => epoll::epoll_ctl(1 2 3 4);
+    SYS_epoll_wait => epoll::epoll_wait(1 2 3 4);
+    SYS_execve => process::execve(1 2 3);
+    SYS_prctl => process::prctl(1 2 3 4 5);
+}
+
+/// Defines the calls that need more than their hook.
+macro_rules! others {
+    ($($number:ident)*) => {
+        const OTHERS: &[c_long] = &[$(libc::$number),*];
+    };
+}
+
+others! {
+    SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pwait2 SYS_unshare SYS_fcntl SYS_io_uring_setup
+    SYS_fork SYS_vfork SYS_clone SYS_clone3 SYS_execveat SYS_exit SYS_exit_group SYS_seccomp
+    SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid
+}
+
+unsafe fn serve(args: &[c_long; 7]) -> Option<c_long> {
+    // The functions behind the hooks are cancellation points; libc's `syscall` is not.
+    // SAFETY: Lent: the program's own arguments.
+    let ret = errno::without_cancel(|| unsafe { hooked(args).or_else(|| by_convention(args)) });
+    // SAFETY: Lent: the program's own arguments.
+    ret.or_else(|| unsafe { of_process(args) })
 }
 
 /// The size of the kernel's signal set, bytes; the kernel rejects any other size.
 const KERNEL_SET: c_long = 8;
 
-/// Dispatches calls that wait. The kernel writes the remaining time back to the caller's timeout. The libc functions
-/// with the same names do not, so the kernel is called directly where a hook would call them.
-unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
+/// Serves calls whose convention differs from that of libc's function. Of waits, the kernel writes the remaining time
+/// back to the caller's timeout, so it is called directly where a hook would call libc's function.
+unsafe fn by_convention(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
     let now = timespec {
@@ -303,11 +259,10 @@ unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
     // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     let ret = unsafe {
         match number {
-            libc::SYS_poll => poll::poll(to_mut(a as usize), b as c_ulong, c as c_int),
             libc::SYS_ppoll => {
-                let (fds, count) = (to_mut(a as usize), b as c_ulong);
+                let (fds, count) = (Word::of(a), Word::of(b));
                 let any = poll::prepare_all(fds, count);
-                let timeout = if any { &raw const now } else { to(c as usize) };
+                let timeout = if any { &raw const now } else { Word::of(c) };
                 let ret = libc::syscall(number, a, b, timeout, d, e) as c_int;
                 if any {
                     poll::add_buffered(fds, count, ret)
@@ -315,78 +270,19 @@ unsafe fn wait(args: &[c_long; 7]) -> Option<c_long> {
                     ret
                 }
             }
-            libc::SYS_select => poll::select(
-                a as c_int,
-                to_mut(b as usize),
-                to_mut(c as usize),
-                to_mut(d as usize),
-                to_mut(e as usize),
-            ),
             libc::SYS_pselect6 => {
-                let (read, write) = (to_mut(b as usize), to_mut(c as usize));
-                poll::select_with(a as c_int, read, write, to_mut(d as usize), |any| {
-                    let timeout = if any { &raw const now } else { to(e as usize) };
+                poll::select_with(fd, Word::of(b), Word::of(c), Word::of(d), |any| {
+                    let timeout = if any { &raw const now } else { Word::of(e) };
                     libc::syscall(number, a, b, c, d, timeout, f) as c_int
                 })
             }
-            libc::SYS_epoll_create => epoll::epoll_create(a as c_int),
-            libc::SYS_epoll_create1 => epoll::epoll_create1(a as c_int),
-            libc::SYS_epoll_ctl => epoll::epoll_ctl(fd, b as c_int, c as c_int, to_mut(d as usize)),
-            libc::SYS_epoll_wait => {
-                epoll::epoll_wait(fd, to_mut(b as usize), c as c_int, d as c_int)
+            libc::SYS_epoll_pwait if e == 0 || f == KERNEL_SET => {
+                epoll::epoll_pwait(fd, Word::of(b), Word::of(c), Word::of(d), Word::of(e))
             }
-            libc::SYS_epoll_pwait if e == 0 || f == KERNEL_SET => epoll::epoll_pwait(
-                fd,
-                to_mut(b as usize),
-                c as c_int,
-                d as c_int,
-                to(e as usize),
-            ),
-            libc::SYS_epoll_pwait2 if e == 0 || f == KERNEL_SET => epoll::epoll_pwait2(
-                fd,
-                to_mut(b as usize),
-                c as c_int,
-                to(d as usize),
-                to(e as usize),
-            ),
-            _ => return None,
-        }
-    };
-    Some(c_long::from(ret))
-}
-
-/// Dispatches calls on descriptors and sockets.
-unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, _] = args;
-    let fd = a as c_int;
-    // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
-    let ret = unsafe {
-        match number {
-            libc::SYS_accept => socket::accept(fd, to_mut(b as usize), to_mut(c as usize)),
-            libc::SYS_accept4 => {
-                socket::accept4(fd, to_mut(b as usize), to_mut(c as usize), d as c_int)
+            libc::SYS_epoll_pwait2 if e == 0 || f == KERNEL_SET => {
+                epoll::epoll_pwait2(fd, Word::of(b), Word::of(c), Word::of(d), Word::of(e))
             }
-            libc::SYS_socket => socket::socket(a as c_int, b as c_int, c as c_int),
-            libc::SYS_connect => socket::connect(fd, to(b as usize), c as c_uint),
-            libc::SYS_shutdown => socket::shutdown(fd, b as c_int),
-            libc::SYS_setsockopt => {
-                socket::setsockopt(fd, b as c_int, c as c_int, to(d as usize), e as c_uint)
-            }
-            libc::SYS_getsockopt => socket::getsockopt(
-                fd,
-                b as c_int,
-                c as c_int,
-                to_mut(d as usize),
-                to_mut(e as usize),
-            ),
-            libc::SYS_close => descriptor::close(fd),
-            libc::SYS_close_range => descriptor::close_range(a as c_uint, b as c_uint, c as c_int),
-            libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => {
-                blocking::unshare(a as c_int)
-            }
-            libc::SYS_dup => descriptor::dup(fd),
-            libc::SYS_dup2 => descriptor::dup2(fd, b as c_int),
-            libc::SYS_dup3 => descriptor::dup3(fd, b as c_int, c as c_int),
+            libc::SYS_unshare if fd & libc::CLONE_FILES != 0 => blocking::unshare(fd),
             // For other commands, libc's function differs from the system call (F_GETOWN).
             libc::SYS_fcntl
                 if matches!(
@@ -394,14 +290,13 @@ unsafe fn descriptor(args: &[c_long; 7]) -> Option<c_long> {
                     libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
                 ) =>
             {
-                descriptor::fcntl(fd, b as c_int, c as c_ulong)
+                descriptor::fcntl(fd, Word::of(b), Word::of(c))
             }
             libc::SYS_fcntl if matches!(fd_state(fd), FdState::Closed) => {
                 errno::set(libc::EBADF);
                 -1
             }
-            libc::SYS_ioctl => descriptor::ioctl(fd, b as c_ulong, c as c_ulong),
-            libc::SYS_io_uring_setup if refuses_ring(a as c_uint, to(b as usize)) => {
+            libc::SYS_io_uring_setup if refuses_ring(Word::of(a), Word::of(b)) => {
                 // As where an administrator has disabled io_uring.
                 errno::set(libc::EPERM);
                 -1
@@ -424,7 +319,7 @@ unsafe fn refuses_ring(entries: c_uint, params: *const RingParams) -> bool {
 
 /// Dispatches calls on processes, credentials and exit. Most of them pass through after the library's own preparation.
 unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
-    let &[number, a, b, c, d, e, _] = args;
+    let &[number, a, b, c, ..] = args;
     let before = |part: fn()| {
         catch_panic(|| {
             part();
@@ -441,7 +336,7 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
             libc::SYS_clone3 => {
                 /// The size of the arguments up to and including the stack.
                 const KNOWN: c_long = 48;
-                let arguments: *const u64 = to(a as usize);
+                let arguments: *const u64 = Word::of(a);
                 if b >= KNOWN && may_be_mapped(arguments) {
                     let (flags, stack) = (
                         arguments.read_unaligned(),
@@ -450,25 +345,9 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
                     return cloned(args, flags, stack);
                 }
             }
-            libc::SYS_execve => {
-                return Some(c_long::from(process::execve(
-                    to(a as usize),
-                    to(b as usize),
-                    to(c as usize),
-                )));
-            }
             libc::SYS_execveat => before(of::before_exec),
             libc::SYS_exit => before(thread_ends),
             libc::SYS_exit_group => process::_exit(a as c_int),
-            libc::SYS_prctl => {
-                return Some(c_long::from(process::prctl(
-                    a as c_int,
-                    b as c_ulong,
-                    c as c_ulong,
-                    d as c_ulong,
-                    e as c_ulong,
-                )));
-            }
             // Other operations only query, as do these two with invalid arguments.
             libc::SYS_seccomp
                 if a as c_uint == libc::SECCOMP_SET_MODE_STRICT && b == 0

@@ -96,6 +96,8 @@ pub(crate) struct Submitter {
     pub(crate) bounces: Arc<BouncePool>,
     /// The results of the files' first attempts to read from the page cache.
     pub(crate) mount_hints: Arc<MountHints>,
+    /// The number of tasks that read whole files whose paths are not cached.
+    pub(crate) cold_reads: AtomicUsize,
     /// The arenas that every driver registers.
     arenas: Arc<Arenas>,
     /// Closes descriptors, if they are not the process's own.
@@ -179,6 +181,7 @@ impl Submitter {
             blocking,
             bounces: Arc::default(),
             mount_hints: Arc::default(),
+            cold_reads: AtomicUsize::new(0),
             arenas,
             closer: None,
             clock: None,

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{File, OpenOptions, PathIn, paths};
 use crate::buf::IoBuf;
@@ -13,7 +14,13 @@ use crate::sys::mount;
 
 /// Reads a whole file. Small cached files of local file systems are one operation; see [`ReadFile`].
 pub(crate) async fn read(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Result<Vec<u8>> {
-    let (file, bytes) = match read_local(submitter, path).await? {
+    let mut read = read_local(submitter, path).await?;
+    // Until the end of the function.
+    let cold = matches!(read, FileRead::Refused).then(|| ColdRead::begin(submitter));
+    if cold.as_ref().is_some_and(|cold| cold.is_for_thread) {
+        read = Operation::new(submitter, ReadFile::by_thread(path.target()?)).await?;
+    }
+    let (file, bytes) = match read {
         FileRead::Whole(bytes) => return Ok(bytes),
         FileRead::Part(opened, bytes) => (File::new(opened, Arc::clone(submitter))?, bytes),
         FileRead::Refused => {
@@ -23,6 +30,32 @@ pub(crate) async fn read(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Re
         }
     };
     read_rest(submitter, file, bytes).await
+}
+
+/// Counts a task among those that read whole files whose paths are not cached, while it exists.
+///
+/// A blocking thread opens, queries and reads such a file in one job, with one hand-off. If enough others read at the
+/// same time, a ring is faster: it has the requests of many files in one enter.
+struct ColdRead<'a> {
+    submitter: &'a Submitter,
+    is_for_thread: bool,
+}
+
+impl<'a> ColdRead<'a> {
+    fn begin(submitter: &'a Submitter) -> ColdRead<'a> {
+        let others = submitter.cold_reads.fetch_add(1, Relaxed);
+        let is_real = submitter.closer.is_none();
+        ColdRead {
+            submitter,
+            is_for_thread: is_real && (others < COLD_MIN || !submitter.has_rings()),
+        }
+    }
+}
+
+impl Drop for ColdRead<'_> {
+    fn drop(&mut self) {
+        self.submitter.cold_reads.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Reads a file if the lookup of its path starts on a local mount, and ends there without blocking.
@@ -52,6 +85,9 @@ const CALLS: u32 = 4;
 
 /// The number of other tasks from which on a ring is cheaper than system calls.
 const TOGETHER_MIN: u32 = 3;
+
+/// The number of other tasks from which on a ring reads files whose paths are not cached.
+const COLD_MIN: usize = 3;
 
 /// Counts a task among those that read whole files through the ring of their thread, while it exists.
 struct Counted<'a>(&'a DriverHandle);

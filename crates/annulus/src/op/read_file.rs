@@ -5,7 +5,8 @@
 //! the descriptor (Open), which is closed when the operation is dropped between two requests.
 //!
 //! The open takes only a path that the kernel has cached, on the mount where the lookup starts, which is known to be
-//! local. All requests are then as brief as those of an open file. Everything else is left to the caller.
+//! local. All requests are then as brief as those of an open file. Everything else is left to the caller, or to a
+//! blocking thread, which makes all requests in one job.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -21,13 +22,17 @@ use super::{
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
 use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
-use crate::sys::errno::{EINTR, ENOENT, ENOMEM, ERESTARTSYS, ESPIPE, check, count};
-use crate::sys::mount::FileSystem;
+use crate::sys::errno::{EINTR, EIO, ENOENT, ENOMEM, ERESTARTSYS, ESPIPE, check, count};
+use crate::sys::mount::{self, FileSystem, Identity};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// The buffer of a file whose length is not known, bytes. A file that fills it is left to the caller, who queries its
 /// length.
 const FIRST_BYTES: usize = (64 << 10) + 1;
+
+/// The length of a file that a blocking thread reads in one job, bytes. The rest of a larger one is left to the caller,
+/// whose reads can be cancelled; a further hand-off is little beside their time.
+const JOB_BYTES_MAX: usize = 1 << 20;
 
 /// Reads a whole file.
 pub struct ReadFile {
@@ -60,8 +65,10 @@ enum RequestPlace {
     /// The caller's thread, as far as that does not block.
     Here,
     ByDriver,
-    /// A blocking thread, which waits for the other end of a stream.
+    /// A blocking thread, which waits for the device.
     ByThread,
+    /// A blocking thread, which waits for the other end of a stream.
+    Stream,
 }
 
 /// The result of a [`ReadFile`].
@@ -98,6 +105,18 @@ impl ReadFile {
         }
     }
 
+    /// Opens and reads a regular file on a blocking thread. Opens no other file: a pipe waits for a writer.
+    pub(crate) fn by_thread(at: At) -> ReadFile {
+        ReadFile {
+            at,
+            mount: None,
+            buf: Vec::new(),
+            closer: None,
+            step: Step::Open,
+            place: RequestPlace::ByThread,
+        }
+    }
+
     /// Reads a stream, such as a pipe, on a blocking thread until its end. `bytes` have been read before. The caller
     /// owns `fd`, and gives it up.
     pub(crate) fn stream(fd: i32, mut bytes: Vec<u8>) -> ReadFile {
@@ -105,9 +124,41 @@ impl ReadFile {
         ReadFile {
             buf: bytes,
             step: Step::Read(Close::new(fd, None)),
-            place: RequestPlace::ByThread,
-            ..ReadFile::local(At::Path(CString::default()), None, false, None)
+            place: RequestPlace::Stream,
+            ..ReadFile::by_thread(At::Path(CString::default()))
         }
+    }
+
+    /// Opens a regular file, with a buffer of its length, and learns its mount. Returns the descriptor or a negative
+    /// errno.
+    fn open_regular(&mut self) -> i32 {
+        let path = self.at.dir_path();
+        let identity = match Identity::of_path(path) {
+            Ok(identity) => identity,
+            Err(error) => return -error.raw_os_error().unwrap_or(EIO),
+        };
+        let Some(bytes) = identity.regular_bytes() else {
+            self.step = Step::Refused;
+            return 0;
+        };
+        let bytes = match usize::try_from(bytes) {
+            // Files of /proc have no length.
+            Ok(0) => FIRST_BYTES,
+            // One more, so that a read finds the end.
+            Ok(bytes) if bytes <= JOB_BYTES_MAX => bytes + 1,
+            _ => 0,
+        };
+        if self.buf.try_reserve_exact(bytes).is_err() {
+            return -ENOMEM;
+        }
+        let raw = call::openat(path, O_TO_READ, 0);
+        if raw >= 0
+            && !identity.is_learned()
+            && let Ok(opened) = Identity::of(raw)
+        {
+            mount::learn(raw, &opened);
+        }
+        raw
     }
 
     /// Adds `count` bytes that were read behind the others.
@@ -125,12 +176,12 @@ impl ReadFile {
     /// Reads into the rest of the buffer.
     fn pread(&mut self, raw: i32, flags: u32) -> i32 {
         let at = match self.place {
-            RequestPlace::ByThread => {
+            RequestPlace::Stream => {
                 // A pipe that was opened without a writer has ended only after it has had one.
                 call::wait_until_readable(raw);
                 AT_POSITION
             }
-            RequestPlace::Here | RequestPlace::ByDriver => self.buf.len() as u64,
+            _ => self.buf.len() as u64,
         };
         let spare = self.buf.spare_capacity_mut();
         // SAFETY: Lent: `spare` is borrowed for the call, which does not outlast it.
@@ -172,18 +223,23 @@ impl ReadFile {
 
     /// Takes the next step after a read with the result `res`.
     fn after_read(&mut self, close: Close, res: i32) -> Resume {
-        let is_stream = self.place == RequestPlace::ByThread;
         if res > 0 {
             self.advance(count(res));
         }
         let is_full = self.spare() == 0;
+        // The bytes from which on the caller reads the rest.
+        let (bytes_max, may_be_pipe) = match self.place {
+            RequestPlace::Here | RequestPlace::ByDriver => (0, true),
+            RequestPlace::ByThread => (JOB_BYTES_MAX, false),
+            RequestPlace::Stream => (usize::MAX, false),
+        };
         let (step, resume) = match res {
-            0 if is_stream || !self.buf.is_empty() => (Step::Close(close), Resume::Next),
+            0 if !may_be_pipe || !self.buf.is_empty() => (Step::Close(close), Resume::Next),
             // An empty file, or a pipe that has no writer yet.
             0 => (Step::Part(close), Resume::Done(0)),
             ..0 if res == -ESPIPE => (Step::Part(close), Resume::Done(0)),
             ..0 => (Step::Read(close), retry_interrupted(res)),
-            _ if is_full && !is_stream => (Step::Part(close), Resume::Done(0)),
+            _ if is_full && self.buf.len() > bytes_max => (Step::Part(close), Resume::Done(0)),
             _ if is_full && self.buf.try_reserve(self.buf.len()).is_err() => {
                 (Step::Read(close), Resume::Done(-ENOMEM))
             }
@@ -228,11 +284,19 @@ unsafe impl Op for ReadFile {
         }
         match mem::replace(&mut self.step, Step::Open) {
             Step::Open if res >= 0 => {
-                self.step = Step::Read(Close::new(res, self.closer.clone()));
+                let close = Close::new(res, self.closer.clone());
+                if self.spare() == 0 {
+                    // A large file, which is left to the caller.
+                    self.step = Step::Part(close);
+                    return Resume::Done(0);
+                }
+                self.step = Step::Read(close);
                 Resume::Next
             }
             Step::Open if matches!(-res, EINTR | ERESTARTSYS) => Resume::Again,
-            Step::Open if res == -ENOENT => Resume::Done(res),
+            Step::Open if res == -ENOENT || self.place == RequestPlace::ByThread => {
+                Resume::Done(res)
+            }
             Step::Open => {
                 self.step = Step::Refused;
                 Resume::Done(0)
@@ -281,13 +345,14 @@ impl Returns for ReadFile {
 impl FileOp for ReadFile {
     fn opcode(&self) -> u8 {
         match self.place {
-            RequestPlace::ByThread => opcode::BY_THREAD,
+            RequestPlace::ByThread | RequestPlace::Stream => opcode::BY_THREAD,
             RequestPlace::Here | RequestPlace::ByDriver => Self::INFO.opcode,
         }
     }
 
     fn syscall(&mut self) -> i32 {
         match &mut self.step {
+            Step::Open if self.place == RequestPlace::ByThread => self.open_regular(),
             Step::Open => call::open_here(self.at.dir_path(), O_TO_READ, false),
             Step::Read(close) => {
                 let raw = close.raw();

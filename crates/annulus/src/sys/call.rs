@@ -480,6 +480,7 @@ pub(crate) const STATX_BTIME: u32 = libc::STATX_BTIME;
 pub(crate) const STATX_DIOALIGN: u32 = libc::STATX_DIOALIGN;
 pub(crate) const STATX_TYPE: u32 = libc::STATX_TYPE;
 pub(crate) const STATX_NLINK: u32 = libc::STATX_NLINK;
+pub(crate) const STATX_SIZE: u32 = libc::STATX_SIZE;
 /// The ID of a mount that is never reused. Since Linux 6.8.
 pub(crate) const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 pub(crate) const AT_STATX_DONT_SYNC: u32 = libc::AT_STATX_DONT_SYNC as u32;

@@ -36,7 +36,6 @@ pub(crate) const ESHUTDOWN: i32 = libc::ESHUTDOWN;
 pub(crate) const EBADR: i32 = libc::EBADR;
 #[cfg(any(feature = "__preload", feature = "test-util"))]
 pub(crate) const EBADFD: i32 = libc::EBADFD;
-#[cfg(any(feature = "net", feature = "test-util"))]
 pub(crate) const EIO: i32 = libc::EIO;
 #[cfg(feature = "net")]
 pub(crate) const EPIPE: i32 = libc::EPIPE;

@@ -140,10 +140,15 @@ impl Identity {
         }
     }
 
+    /// Queries a path, and follows links. May block in the lookup.
+    pub(crate) fn of_path((dir, path): call::DirPath<'_>) -> std::io::Result<Identity> {
+        Identity::at(dir, path, 0)
+    }
+
     fn at(fd: RawFd, path: &CStr, flags: u32) -> std::io::Result<Identity> {
         let mut statx = call::empty_statx();
-        let mask = call::STATX_TYPE | call::STATX_NLINK | call::STATX_DIOALIGN;
-        let mask = mask | call::STATX_MNT_ID_UNIQUE;
+        let mask = call::STATX_TYPE | call::STATX_NLINK | call::STATX_SIZE;
+        let mask = mask | call::STATX_DIOALIGN | call::STATX_MNT_ID_UNIQUE;
         let flags = flags | call::AT_STATX_DONT_SYNC;
         // SAFETY: Lent: `statx` is on this stack frame, which the call does not outlast.
         let res = unsafe { call::statx(fd, path, flags, mask, &raw mut statx) };
@@ -158,6 +163,17 @@ impl Identity {
     /// Returns whether the file has offsets, without doubt.
     pub(crate) fn has_offsets(&self) -> bool {
         self.is(libc::S_IFREG) || self.is(libc::S_IFDIR) || self.is(libc::S_IFBLK)
+    }
+
+    /// Returns the size of a regular file, bytes; `None` for another one. May be old on a network file system.
+    pub(crate) fn regular_bytes(&self) -> Option<u64> {
+        self.is(libc::S_IFREG).then_some(self.statx.stx_size)
+    }
+
+    /// Returns whether `learn` would learn nothing.
+    pub(crate) fn is_learned(&self) -> bool {
+        let knows = |mount| ROOT.load(Relaxed) != UNKNOWN && known(mount).is_some();
+        self.mount().is_none_or(knows)
     }
 
     fn is(&self, kind: u32) -> bool {

@@ -9,6 +9,8 @@ use std::process::Command;
 use std::task::Poll;
 use std::thread;
 
+#[cfg(not(annulus_portable))]
+use annulus::BackendInUse;
 use annulus::Engine;
 
 use crate::fixtures::{Fixture, bytes, for_each_backend};
@@ -115,6 +117,83 @@ fn tasks_of_a_thread_share_the_enters_of_their_whole_reads() {
         assert!(enters * 10 < reads * 3, "{enters} enters for {reads} files");
         // No request of these is a repetition.
         assert_eq!(after.resubmitted, before.resubmitted);
+    });
+}
+
+/// A file whose path never counts as cached, because it is on another mount than the root directory.
+#[cfg(not(annulus_portable))]
+const ELSEWHERE: &str = "/proc/version";
+
+#[cfg(not(annulus_portable))]
+#[test]
+fn a_file_whose_path_is_not_cached_is_read_in_one_job() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("/proc") {
+            return;
+        }
+        warm_up(fixture).await;
+        let expected = std::fs::read(ELSEWHERE).unwrap();
+        let before = fixture.engine.metrics();
+        for _ in 0..READS {
+            assert_eq!(fixture.engine.read(ELSEWHERE).await.unwrap(), expected);
+        }
+        let after = fixture.engine.metrics();
+        let (jobs, submitted) = (
+            after.blocking - before.blocking,
+            after.submitted - before.submitted,
+        );
+        // Opened, read and closed by one hand-off.
+        assert_eq!((jobs, submitted), (READS as u64, READS as u64));
+    });
+}
+
+#[cfg(not(annulus_portable))]
+#[test]
+fn files_whose_paths_are_not_cached_are_read_by_a_ring_if_there_are_many() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("/proc") {
+            return;
+        }
+        warm_up(fixture).await;
+        let before = fixture.engine.metrics();
+        let reads = read_together(fixture, Path::new(ELSEWHERE)).await.len();
+        let after = fixture.engine.metrics();
+        let jobs = usize::try_from(after.blocking - before.blocking).unwrap();
+        match fixture.engine.backend() {
+            // The first ones, and those of the last four tasks.
+            BackendInUse::Uring(_) => {
+                assert!(jobs <= 3 + 4 * READS, "{jobs} jobs for {reads} files");
+            }
+            _ => assert_eq!(jobs, reads),
+        }
+    });
+}
+
+#[cfg(not(annulus_portable))]
+#[test]
+fn a_file_of_any_length_is_read_whole_if_its_path_is_not_cached() {
+    for_each_backend(async |fixture| {
+        if !fixture.machine_has("second mount") {
+            return;
+        }
+        let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+            return annulus_testing::skip::skip("no directory /dev/shm");
+        };
+        let path = dir.path().join("f");
+        for length in [0, 1, 4096, 65_537, 1 << 20, (1 << 20) + 1, 3_000_000] {
+            let contents = bytes(length as u64, length);
+            std::fs::write(&path, &contents).unwrap();
+            assert!(fixture.engine.read(&path).await.unwrap() == contents);
+        }
+        for (path, errno) in [("", libc::ENOENT), ("/dev/shm", libc::EISDIR)] {
+            let error = fixture.engine.read(path).await.unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno), "{path}");
+        }
+        make_pipe(&dir.path().join("pipe"));
+        let writer = write_pipe(dir.path().join("pipe"), bytes(5, 100_000));
+        let read = fixture.engine.read(dir.path().join("pipe")).await;
+        assert!(read.unwrap() == bytes(5, 100_000));
+        writer.join().unwrap();
     });
 }
 

@@ -9,7 +9,8 @@
 //!   root. Fewer operations, and each reads another part.
 //!
 //! The table has the median time of an operation with each, the ratio inside a round (the median and the extremes), and
-//! the same ratio of the processor time of the process. A ratio above 1 means that Annulus is faster.
+//! the same ratio of the processor time of the process. A ratio above 1 means that Annulus is faster. The last columns
+//! have how often a thread of the process waits for each operation, which hardly depends on the machine's load.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -149,6 +150,16 @@ macro_rules! work {
                 })
             }
 
+            pub(super) fn open_and_read(files: Arc<Files>, operations: u32) -> Work {
+                Box::pin(async move {
+                    for _ in 0..operations {
+                        let mut file = fs::File::open(files.small(files.next() * 61)).await?;
+                        file.read_exact(&mut [0; PAGE]).await?;
+                    }
+                    Ok(())
+                })
+            }
+
             pub(super) fn read_big(files: Arc<Files>, operations: u32) -> Work {
                 Box::pin(async move {
                     for _ in 0..operations {
@@ -273,7 +284,7 @@ macro_rules! cases {
 }
 
 /// The cases of files that are not in the page cache.
-const COLD: [Case; 16] = cases! {
+const COLD: [Case; 18] = cases! {
     "cold: seek and read of 4 KiB": pages, 400 operations, 1 tasks;
     "cold: seek and read of 4 KiB": pages, 32 operations, 64 tasks;
     "cold: whole file of 4 KiB": read_small, 400 operations, 1 tasks;
@@ -281,6 +292,8 @@ const COLD: [Case; 16] = cases! {
     "cold: whole file of 64 KiB": read_medium, 256 operations, 1 tasks;
     "cold: whole file of 64 KiB": read_medium, 4 operations, 64 tasks;
     "cold: whole file of 16 MiB": read_big, 1 operations, 1 tasks;
+    "cold: open and read of 4 KiB": open_and_read, 400 operations, 1 tasks;
+    "cold: open and read of 4 KiB": open_and_read, 32 operations, 64 tasks;
     "cold: AsyncRead by 8 KiB": stream_8k, 4000 operations, 1 tasks;
     "cold: AsyncRead by 8 KiB": stream_8k, 64 operations, 64 tasks;
     "cold: AsyncRead by 128 KiB": stream_128k, 400 operations, 1 tasks;
@@ -317,9 +330,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     unsafe { libc::sync() };
     println!("{}", annulus::tokio::fs::engine().backend());
     println!(
-        "| case | tasks | Annulus, µs | Tokio, µs | ratio | extremes | CPU ratio | extremes |"
+        "| case | tasks | Annulus, µs | Tokio, µs | ratio | extremes | CPU ratio | extremes | waits of Annulus | of Tokio |"
     );
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     let cached = cases! {
         "seek and read of 4 KiB": pages, 4000 operations, 1 tasks;
         "seek and read of 4 KiB": pages, 100 operations, 64 tasks;
@@ -352,20 +365,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The time of an operation, and the processor time of the process for it, µs.
-type Times = [f64; 2];
+/// The time of an operation and the processor time of the process for it, µs, and the waits of its threads.
+type Costs = [f64; 3];
 
-/// Returns the time and the processor time of the process, s.
-fn now_s() -> Times {
-    [libc::CLOCK_MONOTONIC, libc::CLOCK_PROCESS_CPUTIME_ID].map(|clock| {
+/// Returns the time and the processor time of the process, µs, and how often its threads have waited.
+fn now() -> Costs {
+    let [now, cpu] = [libc::CLOCK_MONOTONIC, libc::CLOCK_PROCESS_CPUTIME_ID].map(|clock| {
         let mut time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         // SAFETY: `time` outlives the call.
         unsafe { libc::clock_gettime(clock, &raw mut time) };
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    })
+        time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+    });
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` outlives the call.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    [now, cpu, usage.ru_nvcsw as f64]
 }
 
 /// Runs the tasks of a case.
@@ -374,7 +392,7 @@ fn run(
     files: &Arc<Files>,
     work: fn(Arc<Files>, u32) -> Work,
     is_cold: bool,
-) -> std::io::Result<Times> {
+) -> std::io::Result<Costs> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -385,7 +403,7 @@ fn run(
         if is_cold {
             files.drop_from_cache()?;
         }
-        let begun = now_s();
+        let begun = now();
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..case.tasks {
             tasks.spawn(work(Arc::clone(files), case.operations));
@@ -393,26 +411,26 @@ fn run(
         while let Some(done) = tasks.join_next().await {
             done??;
         }
-        let (ended, operations) = (now_s(), f64::from(case.operations * case.tasks));
-        Ok([0, 1].map(|clock| (ended[clock] - begun[clock]) * 1e6 / operations))
+        let (ended, operations) = (now(), f64::from(case.operations * case.tasks));
+        Ok([0, 1, 2].map(|cost| (ended[cost] - begun[cost]) / operations))
     })
 }
 
 fn report(case: &Case, files: &Arc<Files>, rounds: u32, is_cold: bool) -> std::io::Result<()> {
-    let mut columns = [const { Vec::new() }; 4];
+    let mut columns = [const { Vec::new() }; 6];
     for round in 0..rounds {
         let mut works = [case.ours, case.theirs];
         // Each is first in every other round.
         works.rotate_left((round % 2) as usize);
         let [one, other] = works;
-        let mut times = [
+        let mut costs = [
             run(case, files, one, is_cold)?,
             run(case, files, other, is_cold)?,
         ];
-        times.rotate_left((round % 2) as usize);
-        let [ours, theirs] = times;
+        costs.rotate_left((round % 2) as usize);
+        let [ours, theirs] = costs;
         let ratios = [theirs[0] / ours[0], theirs[1] / ours[1]];
-        let row = [ours[0], theirs[0], ratios[0], ratios[1]];
+        let row = [ours[0], theirs[0], ratios[0], ratios[1], ours[2], theirs[2]];
         (columns.iter_mut().zip(row)).for_each(|(column, value)| column.push(value));
     }
     columns
@@ -424,7 +442,7 @@ fn report(case: &Case, files: &Arc<Files>, rounds: u32, is_cold: bool) -> std::i
         format!("{:.2}–{:.2}", column[0], column[column.len() - 1])
     };
     println!(
-        "| {} | {} | {:.1} | {:.1} | {:.2} | {} | {:.2} | {} |",
+        "| {} | {} | {:.1} | {:.1} | {:.2} | {} | {:.2} | {} | {:.2} | {:.2} |",
         case.name,
         case.tasks,
         median(0),
@@ -433,6 +451,8 @@ fn report(case: &Case, files: &Arc<Files>, rounds: u32, is_cold: bool) -> std::i
         extremes(2),
         median(3),
         extremes(3),
+        median(4),
+        median(5),
     );
     Ok(())
 }

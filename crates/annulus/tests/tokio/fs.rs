@@ -676,6 +676,38 @@ fn cached_paths_are_queried_on_the_calling_thread() {
     });
 }
 
+#[cfg(not(annulus_portable))]
+#[test]
+fn the_first_read_of_a_file_learns_that_later_ones_may_use_the_calling_thread() {
+    let test = "fs::the_first_read_of_a_file_learns_that_later_ones_may_use_the_calling_thread";
+    in_child(test, || {
+        let dir = TempDir::new().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std_fs::write(dir.join("f"), "0123").unwrap();
+        single().block_on(async {
+            assert_eq!(fs::read(dir.join("f")).await.unwrap(), b"0123");
+            let before = fs::engine().metrics();
+            for _ in 0..10 {
+                assert_eq!(fs::read(dir.join("f")).await.unwrap(), b"0123");
+            }
+            let after = fs::engine().metrics();
+            let mut submitted = after.submitted;
+            let mut by_driver = async || {
+                drop(fs::File::open(dir.join("f")).await.unwrap());
+                let now = fs::engine().metrics().submitted;
+                std::mem::replace(&mut submitted, now) < now
+            };
+            // An open learns the same.
+            if by_driver().await && by_driver().await {
+                return annulus_testing::skip::skip(
+                    "the files are on no file system that is known to be local",
+                );
+            }
+            assert_eq!(after.submitted, before.submitted);
+        });
+    });
+}
+
 /// Compiles if the value is `Send` and `Sync`, as those of Tokio are.
 fn is_shared<T: Send + Sync>(_: T) {}
 

@@ -170,7 +170,7 @@ fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
         "32M",
         "--hot",
         "--variants",
-        "annulus,annulus-many,pread,mmap,libaio,tokio-blocking,base-sqpoll",
+        "annulus,annulus-many,pread,mmap,libaio,base-sqpoll",
     ]);
     assert_correct(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
     let outcomes = outcomes(&report);
@@ -190,6 +190,28 @@ fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
             "{annulus}"
         );
     }
+}
+
+#[test]
+fn a_depth_above_tokios_blocking_threads_is_noted() {
+    let workspace = Workspace::new();
+    let report = workspace.report(&[
+        "--runtime",
+        "0.1",
+        "--repeat",
+        "1",
+        "--depth",
+        "1000",
+        "--bs",
+        "512",
+        "--size",
+        "1M",
+        "--hot",
+        "--variants",
+        "tokio-blocking",
+    ]);
+    assert_correct(&report, &[]);
+    let outcomes = outcomes(&report);
     let blocking = &of(&outcomes, "tokio-blocking").2;
     assert!(
         note(blocking).contains("512 blocking threads"),

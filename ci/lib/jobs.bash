@@ -1,9 +1,9 @@
 # Sourced by ci/test and ci/long: packages, time limits, logs, and the summary of skipped and flaky tests.
 # shellcheck shell=bash
 
-# The library's test binaries that AddressSanitizer runs (ci/sanitize).
+# The library's test binaries that AddressSanitizer runs in ci/test, beside the unit tests: random operations.
 # shellcheck disable=SC2034
-sanitized=(files fsx net stress tokio)
+sanitized=(fsx stress)
 
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && may_install=1 || may_install=
 

@@ -138,7 +138,10 @@ impl Cell {
             completed.map(|operation| (source.kind, operation.name))
         });
         let counted: Vec<_> = counted.collect();
-        let kinds: BTreeSet<_> = (counted.iter().filter(|(_, operation)| *operation == name))
+        // A read of a whole file is first attempted on the caller's thread.
+        let is_attempt = |kind| self.operation.on == On::Threads && kind == SourceKind::FastPath;
+        let kinds: BTreeSet<_> = (counted.iter())
+            .filter(|&&(kind, operation)| operation == name && !is_attempt(kind))
             .map(|(kind, _)| kind.name())
             .collect();
         let is_right = match self.operation.on {

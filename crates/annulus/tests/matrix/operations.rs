@@ -306,8 +306,8 @@ operations! { File FILES:
         let path = PathBuf::from("/").join(at.existing().strip_prefix("/proc/self/root").unwrap());
         assert_eq!(at.engine.read(path).await?, contents())
     }
-    read Ring "open" |at| { assert_eq!(at.engine.read(at.existing()).await?, contents()) }
-    read_proc Ring "open" |at| { assert!(!at.engine.read_to_string("/proc/self/comm").await?.is_empty()) }
+    read Threads "read_file" |at| { assert_eq!(at.engine.read(at.existing()).await?, contents()) }
+    read_proc Threads "read_file" |at| { assert!(!at.engine.read_to_string("/proc/self/comm").await?.is_empty()) }
     write Ring "write_at" |at| { at.engine.write(at.new_path(), contents()).await? }
     copy Threads "copy" |at| { assert_eq!(at.engine.copy(at.existing(), at.new_path()).await?, BYTES as u64) }
     canonicalize Threads "canonicalize" |at| { at.engine.canonicalize(at.existing()).await? }

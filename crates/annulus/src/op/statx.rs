@@ -27,6 +27,8 @@ pub struct StatAt {
     out: Box<Statx>,
     /// The caller's thread may try the query.
     here: bool,
+    /// A blocking thread makes the query, and learns the mount of the root directory.
+    learns: bool,
 }
 
 /// The requested fields: those of `std::fs::Metadata`, the birth time, the direct-I/O alignment, and the mount.
@@ -42,38 +44,16 @@ impl StatAt {
             flags,
             out: Box::new(call::empty_statx()),
             here,
+            learns: false,
         }
     }
 
     /// Reads the metadata of an open file; `here`: on the caller's thread, because the call does not block.
     pub(crate) fn file(fd: Fd, here: bool) -> StatAt {
-        let out = Box::new(call::empty_statx());
         StatAt {
-            at: At::File(fd),
             flags: call::AT_EMPTY_PATH,
-            out,
-            here,
+            ..StatAt::path(At::File(fd), true, here)
         }
-    }
-}
-
-impl StatAt {
-    /// Makes the query if the path is cached, and the lookup stays on a local mount.
-    fn query_cached(&mut self) -> SyncAttempt {
-        mount::learn_root();
-        let path = self.at.dir_path();
-        if mount::local_start(path).is_none() {
-            return SyncAttempt::NotTried;
-        }
-        let follow = self.flags & call::AT_SYMLINK_NOFOLLOW == 0;
-        let handle = match call::look_up_here(path, follow) {
-            Some(Ok(handle)) => handle,
-            Some(Err(errno)) => return SyncAttempt::Done(-errno),
-            None => return SyncAttempt::Missed,
-        };
-        let (raw, flags, out) = (handle.as_raw_fd(), call::AT_EMPTY_PATH, &raw mut *self.out);
-        // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
-        SyncAttempt::Done(unsafe { call::statx(raw, c"", flags, MASK, out) })
     }
 }
 
@@ -101,7 +81,17 @@ impl Returns for StatAt {
 }
 
 impl FileOp for StatAt {
+    fn opcode(&self) -> u8 {
+        match self.learns {
+            true => opcode::BY_THREAD,
+            false => Self::INFO.opcode,
+        }
+    }
+
     fn syscall(&mut self) -> i32 {
+        if self.learns {
+            mount::learn_root();
+        }
         let (dir, path) = self.at.dir_path();
         // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
         unsafe { call::statx(dir, path, self.flags, MASK, &raw mut *self.out) }
@@ -111,15 +101,25 @@ impl FileOp for StatAt {
         if !std::mem::replace(&mut self.here, false) {
             return SyncAttempt::NotTried;
         }
-        let At::File(fd) = &self.at else {
-            return self.query_cached();
-        };
-        let fd = fd.clone();
-        let res = self.syscall();
-        if res == 0 {
-            fd.set_closes_briefly(mount::closes_briefly(&self.out));
+        if let At::File(fd) = &self.at {
+            let fd = fd.clone();
+            let res = self.syscall();
+            if res == 0 {
+                fd.set_closes_briefly(mount::closes_briefly(&self.out));
+            }
+            return SyncAttempt::Done(res);
         }
-        SyncAttempt::Done(res)
+        self.learns = !mount::is_root_learned();
+        let follow = self.flags & call::AT_SYMLINK_NOFOLLOW == 0;
+        match self.at.look_up_cached(follow) {
+            Ok(handle) => {
+                let (raw, flags) = (handle.as_raw_fd(), call::AT_EMPTY_PATH);
+                // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
+                let res = unsafe { call::statx(raw, c"", flags, MASK, &raw mut *self.out) };
+                SyncAttempt::Done(res)
+            }
+            Err(attempt) => attempt,
+        }
     }
 
     fn has_sync_path(&self) -> bool {

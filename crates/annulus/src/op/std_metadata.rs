@@ -103,14 +103,9 @@ impl FileOp for StdMetadata {
             let found = call::std_metadata(self.at.raw());
             return SyncAttempt::Done(self.store(found));
         }
-        let path = self.at.dir_path();
-        if mount::local_start(path).is_none() {
-            return SyncAttempt::NotTried;
-        }
-        match call::look_up_here(path, self.follow) {
-            Some(Ok(handle)) => SyncAttempt::Done(self.store(File::from(handle).metadata())),
-            Some(Err(errno)) => SyncAttempt::Done(-errno),
-            None => SyncAttempt::Missed,
+        match self.at.look_up_cached(self.follow) {
+            Ok(handle) => SyncAttempt::Done(self.store(File::from(handle).metadata())),
+            Err(attempt) => attempt,
         }
     }
 

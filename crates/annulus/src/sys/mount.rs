@@ -172,7 +172,7 @@ impl Identity {
 
     /// Returns whether `learn` would learn nothing.
     pub(crate) fn is_learned(&self) -> bool {
-        let knows = |mount| ROOT.load(Relaxed) != UNKNOWN && known(mount).is_some();
+        let knows = |mount| is_root_learned() && known(mount).is_some();
         self.mount().is_none_or(knows)
     }
 
@@ -211,13 +211,14 @@ fn local_mount_of(statx: &Statx) -> Option<u64> {
 /// Blocks only where `statmount` is missing or forbidden, and then for a new mount, or before Linux 6.8 for every file.
 pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
     let Some(mount) = file.mount() else {
+        ROOT.store(NOT_LOCAL, Relaxed);
         return match FileSystem::of_file(fd) {
             FileSystem::Fuse => FileSystem::Fuse,
             FileSystem::Local | FileSystem::Other => FileSystem::Other,
         };
     };
     let learned = learn_mount(mount, Some(fd)).unwrap_or(FileSystem::Other);
-    if ROOT.load(Relaxed) == UNKNOWN {
+    if !is_root_learned() {
         // After the file, whose mount may be the same and is learned also without `statmount`.
         let root = Identity::at(AT_FDCWD, c"/", 0).ok();
         let mount = root.and_then(|root| root.mount());
@@ -227,9 +228,14 @@ pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
     learned
 }
 
+/// Returns whether the mount of the root directory has been learned.
+pub(crate) fn is_root_learned() -> bool {
+    ROOT.load(Relaxed) != UNKNOWN
+}
+
 /// Learns the mount of the root directory, for a program that opens no file. May block.
 pub(crate) fn learn_root() {
-    if ROOT.load(Relaxed) == UNKNOWN
+    if !is_root_learned()
         && let Ok(root) = std::fs::File::open("/")
         && let Ok(identity) = Identity::of(root.as_raw_fd())
     {

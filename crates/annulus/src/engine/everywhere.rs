@@ -1,4 +1,5 @@
 //! The methods of [`Engine`] that every platform has. Those of the modules below `fs` that they call differ.
+//! One long file, because three quarters of it are the documentation of these methods.
 
 use std::fs::Permissions;
 use std::future::poll_fn;

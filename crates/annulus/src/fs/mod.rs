@@ -4,6 +4,9 @@
 //! future that submits nothing before its first poll. The future may be dropped at any time: the engine keeps the
 //! buffer until the kernel has finished with it.
 
+// One long file, because it has all methods of `File` that only Linux has, with their documentation, and the private
+// ones that those of every platform call.
+
 pub(crate) mod copy;
 #[cfg(any(feature = "futures", feature = "tokio", feature = "tokio-io"))]
 mod cursor;

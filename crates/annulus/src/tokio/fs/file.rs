@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::SystemTime;
 
@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use super::open_options::OpenOptions;
 use super::process::of_process;
+use super::shared_position::{Shared, Turn, lock};
 use crate::buf::{IoBuf, IoBufMut};
 use crate::byte_stream::{self, ByteStream};
 use crate::driver::{Operation, coop_budget};
@@ -87,50 +88,6 @@ pub struct File {
     /// A block that was read ahead may differ from the file.
     is_stale: AtomicBool,
     max_buf_size: usize,
-}
-
-/// The position of a file and its clones.
-#[derive(Default)]
-struct Shared {
-    position: u64,
-    /// The number of changes of the position, and of the file.
-    changes: u64,
-    /// One of the files is polled. No lock is held meanwhile, because a waker is foreign code that may poll another.
-    is_polled: bool,
-    /// Tasks that wait for the end of that poll.
-    waiting: Vec<Waker>,
-}
-
-/// The poll of one of several files with the same position. They take turns.
-struct Turn<'a>(&'a Mutex<Shared>);
-
-impl Turn<'_> {
-    /// Begins when no other file is polled.
-    fn begin<'a>(shared: &'a Mutex<Shared>, context: &Context<'_>) -> Poll<Turn<'a>> {
-        let mut waker = None;
-        loop {
-            let mut locked = lock(shared);
-            if !std::mem::replace(&mut locked.is_polled, true) {
-                return Poll::Ready(Turn(shared));
-            }
-            if let Some(waker) = waker {
-                locked.waiting.push(waker);
-                return Poll::Pending;
-            }
-            drop(locked);
-            waker = Some(context.waker().clone());
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut locked = lock(self.0);
-        locked.is_polled = false;
-        let waiting = std::mem::take(&mut locked.waiting);
-        drop(locked);
-        waiting.into_iter().for_each(Waker::wake);
-    }
 }
 
 impl File {
@@ -287,11 +244,7 @@ impl File {
         let shared = self.shared.get_or_init(|| {
             let position = self.cursor.position();
             let changes = self.seen;
-            Arc::new(Mutex::new(Shared {
-                position,
-                changes,
-                ..Shared::default()
-            }))
+            Arc::new(Mutex::new(Shared::new(position, changes)))
         });
         clone.shared = OnceLock::from(Arc::clone(shared));
         // Another number than that of the file, so that the first use takes the position.
@@ -558,10 +511,6 @@ impl File {
         // A reported error is forgotten: the next write is a new attempt.
         Poll::Ready(done.inspect_err(|_| drop(cursor.take_error())))
     }
-}
-
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl AsyncRead for File {

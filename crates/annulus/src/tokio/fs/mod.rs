@@ -37,6 +37,7 @@ mod dir;
 mod file;
 mod open_options;
 mod process;
+mod shared_position;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]

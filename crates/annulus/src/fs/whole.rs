@@ -44,10 +44,11 @@ struct ColdRead<'a> {
 impl<'a> ColdRead<'a> {
     fn begin(submitter: &'a Submitter) -> ColdRead<'a> {
         let others = submitter.cold_reads.fetch_add(1, Relaxed);
-        let is_real = submitter.closer.is_none();
+        // In a child of a fork the engine refuses, but might start new blocking threads.
+        let may_block = submitter.closer.is_none() && submitter.serves();
         ColdRead {
             submitter,
-            is_for_thread: is_real && (others < COLD_MIN || !submitter.has_rings()),
+            is_for_thread: may_block && (others < COLD_MIN || !submitter.has_rings()),
         }
     }
 }

@@ -231,6 +231,8 @@ fn a_forked_child_is_refused_by_running_drivers_and_by_those_not_started() {
                     let opened = pollster::block_on(fresh.open(&path));
                     assert_eq!(opened.is_err(), backend == Backend::Uring);
                     drop(opened);
+                    let read = pollster::block_on(fresh.read("/proc/version"));
+                    assert_eq!(read.is_err(), backend == Backend::Uring);
                     fresh.shutdown();
                 }));
                 // An engine that the child creates works.

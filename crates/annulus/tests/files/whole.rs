@@ -204,8 +204,22 @@ fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
     for_each_backend(async |fixture| {
         warm_up(fixture).await;
         fixture.put("large", &bytes(1, 100_000));
-        for (round, name) in (0..4).map(|round| (round, ["f", "large"][round % 2])) {
-            let path = fixture.path(name);
+        let mut names = vec!["f".to_owned(), "large".to_owned()];
+        // On another mount, so that a blocking thread opens and reads them.
+        let is_real = fixture.is_real();
+        let elsewhere = is_real
+            .then(|| tempfile::tempdir_in("/dev/shm").ok())
+            .flatten();
+        for (dir, length) in elsewhere
+            .iter()
+            .flat_map(|dir| [(dir, 4096), (dir, 1_100_000)])
+        {
+            let path = dir.path().join(length.to_string());
+            std::fs::write(&path, bytes(1, length)).unwrap();
+            names.push(path.to_str().unwrap().to_owned());
+        }
+        for round in 0..2 * names.len() {
+            let path = fixture.path(&names[round % names.len()]);
             let reads = |task: usize| {
                 let path = &path;
                 async move {
@@ -233,7 +247,7 @@ fn a_whole_read_that_is_dropped_at_any_point_leaves_no_descriptor() {
             }
             fixture.engine.nop().await.unwrap();
         }
-        for name in ["f", "large"] {
+        for name in &names {
             for _ in 0..100 {
                 fixture.engine.nop().await.unwrap();
             }

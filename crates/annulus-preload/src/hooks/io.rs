@@ -9,21 +9,19 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::blocking::{before_read, is_blocking};
+use super::blocking::{before_blocking, before_read, is_blocking};
 use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
-use super::waits::{
-    Deadline, flush_before, wait_for_bytes, wait_for_pipe, wait_for_room, waits_for_room,
-    when_there_is_room,
-};
+use super::waits::{flush_before, poll, wait_for_pipe, waits_for_room, when_there_is_room};
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::errno::{self, CallResult, catch_panic_only, into_return};
-use crate::events::OUT;
-use crate::fd_table::{self, Entry, Kind};
+use crate::events::{ERR, OUT};
+use crate::fd_table::{self, Kind};
 use crate::gate;
 use crate::output;
 use crate::real;
 use crate::receive;
+use crate::ring_teardown;
 use crate::send;
 use crate::sys;
 use crate::vectors::{Source, Target};
@@ -72,46 +70,36 @@ fn read_any(call: Call, fd: c_int, target: Target<'_>, flags: c_int) -> Option<C
         && let Some(Ok(done @ 1..)) = result
     {
         let vectors = target.vectors();
-        return Some(Ok(pass_on!(wait_for_all(fd, vectors, done, flags))));
+        return Some(Ok(pass_on!(receive_rest(fd, vectors, done, flags))));
     }
     result
 }
 
-/// Continues a receive with `MSG_WAITALL` on a blocking connection, of which `done` bytes were buffered: waits for the
-/// others. Returns the number of bytes of both; an error is left to the next call.
+/// Continues a receive with `MSG_WAITALL` on a blocking connection, of which `done` bytes were buffered. Returns the
+/// number of bytes of both. Urgent data, and an error that the kernel has now, are left to the next call.
 #[cold]
-unsafe fn wait_for_all(fd: c_int, vectors: &[iovec], mut done: usize, mut flags: c_int) -> usize {
+unsafe fn receive_rest(fd: c_int, vectors: &[iovec], mut done: usize, mut flags: c_int) -> usize {
     let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
     let is_served =
         matches!(fd_state(fd), FdState::Connection(entry) if entry.kind() == Kind::Served);
-    let waits = flags & libc::MSG_DONTWAIT == 0 && !is_served && done < total && is_blocking(fd);
-    if !waits {
-        return done;
-    }
-    let deadline = Deadline::of(fd, libc::SO_RCVTIMEO);
-    // A peek takes nothing, so it is one call, in which the kernel would count the whole time limit again.
-    let peeks = flags & libc::MSG_PEEK != 0;
-    let (wanted, may_block) = match (peeks, deadline.is_limited()) {
-        (true, true) => (total - done, false),
-        (true, false) => (1, true),
-        (false, _) => (1, false),
-    };
-    if !may_block {
-        flags |= libc::MSG_DONTWAIT;
-    }
-    let mut over = false;
-    while done < total && !over {
-        over = !pass_on!(wait_for_bytes(fd, wanted, deadline));
-        if over && (sys::readable(fd) == 0 || sys::is_at_mark(fd)) {
-            break;
-        }
-        // SAFETY: Lent: the caller guarantees these pointers.
+    let end_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO).map(|ns| sys::now_ns().saturating_add(ns));
+    let has_error = || sys::poll_now(fd, ERR) & ERR != 0 && sys::readable(fd) == 0;
+    let mut waits = flags & libc::MSG_DONTWAIT == 0 && !is_served && is_blocking(fd);
+    while waits && done < total && !sys::is_at_mark(fd) && !has_error() {
+        before_blocking();
         let ret = pass_on!(behind(vectors, done, |message| real::recvmsg(
             fd, message, flags
         )));
         done += usize::try_from(ret).unwrap_or(0);
-        // Another thread may have taken the bytes.
-        over |= peeks || ret == 0 || ret < 0 && errno::get() != libc::EAGAIN;
+        // The teardown of the ring may have ended the wait.
+        waits = flags & libc::MSG_PEEK == 0
+            && (ret > 0 || ret < 0 && matches!(errno::get(), libc::EINTR | libc::EAGAIN))
+            && ring_teardown::has_interrupted();
+        if waits && end_ns.is_some() {
+            // The kernel would count the whole limit again.
+            flags |= libc::MSG_DONTWAIT;
+            waits = pass_on!(poll(fd, libc::POLLIN, end_ns)).is_ok();
+        }
     }
     done
 }
@@ -165,71 +153,15 @@ fn write_any(call: Call, fd: c_int, source: Source<'_>, flags: c_int) -> Option<
                         && flags & libc::MSG_DONTWAIT == 0
                         && waits_for_room(entry, fd) =>
                 {
-                    write_behind(entry, fd, source, flags)
+                    // Once the deferred output is sent, the call passes through.
+                    let attempt = || catch_panic(|| send::write(entry, fd, source, flags));
+                    pass_on!(when_there_is_room(fd, flags, attempt))
                 }
                 result => result,
             }
         }
     };
     counters::count_result(call, result);
-    result
-}
-
-/// Writes to a blocking connection behind deferred output, for which there was no room: waits for it. `None`: the
-/// deferred output is sent, and the call passes through.
-#[cold]
-fn write_behind(
-    entry: &'static Entry,
-    fd: c_int,
-    source: Source<'_>,
-    flags: c_int,
-) -> Option<CallResult> {
-    let deadline = Deadline::of(fd, libc::SO_SNDTIMEO);
-    let attempt = || catch_panic(|| send::write(entry, fd, source, flags));
-    match pass_on!(when_there_is_room(fd, flags, deadline, attempt)) {
-        // In a call that may block, the kernel would count the whole time limit again.
-        None if deadline.is_limited() => {
-            let vectors = source.vectors();
-            Some(pass_on!(write_until(fd, vectors, flags, deadline)))
-        }
-        result => result,
-    }
-}
-
-/// Writes by calls that do not block, and waits for room between them, until the deadline.
-unsafe fn write_until(
-    fd: c_int,
-    vectors: &[iovec],
-    flags: c_int,
-    deadline: Deadline,
-) -> CallResult {
-    let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
-    let quiet = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let mut done = 0;
-    let result = loop {
-        // SAFETY: Lent: the caller guarantees these pointers.
-        let ret = pass_on!(behind(vectors, done, |message| real::sendmsg(
-            fd, message, quiet
-        )));
-        done += usize::try_from(ret).unwrap_or(0);
-        if ret >= 0 && done >= total {
-            break Ok(());
-        }
-        if ret < 0 && errno::get() != libc::EAGAIN {
-            break Err(errno::get());
-        }
-        match pass_on!(wait_for_room(fd, deadline)) {
-            // The next call returns the error.
-            Ok(events) if done > 0 && events & (libc::POLLERR | libc::POLLHUP) != 0 => break Ok(()),
-            Ok(_) => {}
-            Err(errno) => break Err(errno),
-        }
-    };
-    let result = match result {
-        Err(errno) if done == 0 => Err(errno),
-        _ => Ok(done),
-    };
-    send::raise_if_broken(result, flags);
     result
 }
 

@@ -23,71 +23,21 @@ use crate::ring_policy;
 use crate::send;
 use crate::sys;
 
-/// The end of the time that a socket's limit allows a call. The kernel takes the limit at the start of a call, for all
-/// waits of the call together. `None`: no limit.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline(Option<u64>);
-
-impl Deadline {
-    /// `limit`: `SO_RCVTIMEO` or `SO_SNDTIMEO`.
-    pub(super) fn of(fd: c_int, limit: c_int) -> Deadline {
-        let limit_ns = sys::timeout_ns(fd, limit);
-        Deadline(limit_ns.map(|ns| sys::now_ns().saturating_add(ns)))
-    }
-
-    pub(super) fn is_limited(self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Returns the time left, ms, as `poll` takes it.
-    fn left_ms(self) -> c_int {
-        self.0.map_or(-1, |end_ns| {
-            let left_ns = end_ns.saturating_sub(sys::now_ns());
-            c_int::try_from(left_ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
-        })
-    }
-}
-
-/// Waits for one of `events`. Returns the events; empty at the end of the time.
-unsafe fn poll(fd: c_int, events: c_short, timeout_ms: c_int) -> Result<c_short, c_int> {
+/// Waits for one of `events`, until `end_ns` if there is an end. Fails with `EAGAIN` then.
+pub(super) unsafe fn poll(fd: c_int, events: c_short, end_ns: Option<u64>) -> Result<(), c_int> {
+    let left_ms = end_ns.map_or(-1, |end_ns| {
+        let left_ns = end_ns.saturating_sub(sys::now_ns());
+        c_int::try_from(left_ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+    });
     let mut request = pollfd {
         fd,
         events,
         revents: 0,
     };
-    match pass_on!(real::poll(&raw mut request, 1, timeout_ms)) {
+    match pass_on!(real::poll(&raw mut request, 1, left_ms)) {
         ..0 => Err(errno::get()),
-        _ => Ok(request.revents),
-    }
-}
-
-/// The interval at which a wait for more bytes than there are looks for them, ms: the kernel reports only the first.
-const LOOK_MS: c_int = 1;
-
-/// Waits until `wanted` bytes can be read. Returns `false` if the wait ends before: at the deadline, at the end of the
-/// stream, at a signal, or at urgent data, before which the kernel ends a receive.
-pub(super) unsafe fn wait_for_bytes(fd: c_int, wanted: usize, deadline: Deadline) -> bool {
-    loop {
-        let available = sys::readable(fd);
-        if sys::is_at_mark(fd) {
-            return false;
-        }
-        if available >= wanted {
-            return true;
-        }
-        before_blocking();
-        let left_ms = deadline.left_ms();
-        let ends = libc::POLLRDHUP | libc::POLLPRI;
-        let (events, timeout_ms) = match available {
-            0 => (libc::POLLIN | ends, left_ms),
-            _ => (ends, left_ms.min(LOOK_MS)),
-        };
-        let is_last = left_ms == 0;
-        match pass_on!(poll(fd, events, timeout_ms)) {
-            Ok(0) if is_last => return false,
-            Ok(events) if events & !libc::POLLIN == 0 => {}
-            _ => return false,
-        }
+        0 => Err(libc::EAGAIN),
+        _ => Ok(()),
     }
 }
 
@@ -107,7 +57,7 @@ fn send_nothing(send: impl FnOnce(*mut iovec) -> ssize_t) -> Result<(), c_int> {
 pub(super) unsafe fn wait_for_pipe(fd: c_int) -> Result<(), c_int> {
     before_blocking();
     if ring_policy::may_be_filtered() {
-        return pass_on!(poll(fd, libc::POLLOUT, -1)).map(drop);
+        return pass_on!(poll(fd, libc::POLLOUT, None));
     }
     send_nothing(|nothing| pass_on!(real::vmsplice(fd, nothing, 1, 0)))
 }
@@ -123,34 +73,32 @@ pub(super) fn waits_for_room(entry: &'static Entry, fd: c_int) -> bool {
     is_blocking(fd) && may_send() == Some(true)
 }
 
-/// Waits until the send buffer of a connection has room. Returns the events of `poll`, if it was called.
-pub(super) unsafe fn wait_for_room(fd: c_int, deadline: Deadline) -> Result<c_short, c_int> {
+/// Waits until the send buffer of a connection has room, or until `end_ns`.
+unsafe fn wait_for_room(fd: c_int, end_ns: Option<u64>) -> Result<(), c_int> {
     before_blocking();
     // With a time limit, the kernel repeats no call.
-    if deadline.is_limited() || ring_policy::may_be_filtered() {
-        return match pass_on!(poll(fd, libc::POLLOUT, deadline.left_ms()))? {
-            0 => Err(libc::EAGAIN),
-            events => Ok(events),
-        };
+    if end_ns.is_some() || ring_policy::may_be_filtered() {
+        return pass_on!(poll(fd, libc::POLLOUT, end_ns));
     }
     send_nothing(|nothing| {
         let mut message: msghdr = sys::zeroed();
         message.msg_iov = nothing;
         message.msg_iovlen = 1;
         pass_on!(real::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL))
-    })?;
-    Ok(0)
+    })
 }
 
-/// Repeats an attempt to send, which fails with `EAGAIN` while there is deferred output, whenever there is room.
+/// Repeats an attempt to send, which fails with `EAGAIN` while there is deferred output, whenever there is room. Waits
+/// for `SO_SNDTIMEO` at most.
 pub(super) unsafe fn when_there_is_room(
     fd: c_int,
     flags: c_int,
-    deadline: Deadline,
     attempt: impl Fn() -> Option<CallResult>,
 ) -> Option<CallResult> {
+    let limit_ns = sys::timeout_ns(fd, libc::SO_SNDTIMEO);
+    let end_ns = limit_ns.map(|ns| sys::now_ns().saturating_add(ns));
     loop {
-        let waited = pass_on!(wait_for_room(fd, deadline));
+        let waited = pass_on!(wait_for_room(fd, end_ns));
         if let Err(errno @ (libc::EINTR | libc::EAGAIN)) = waited {
             return Some(Err(errno));
         }
@@ -177,8 +125,7 @@ pub(super) unsafe fn flush_before(fd: c_int, flags: c_int) -> Option<CallResult>
     let result = attempt();
     let may_block = flags & libc::MSG_DONTWAIT == 0;
     if result == Some(Err(libc::EAGAIN)) && may_block && waits_for_room(entry, fd) {
-        let deadline = Deadline::of(fd, libc::SO_SNDTIMEO);
-        return pass_on!(when_there_is_room(fd, flags, deadline, attempt));
+        return pass_on!(when_there_is_room(fd, flags, attempt));
     }
     result
 }

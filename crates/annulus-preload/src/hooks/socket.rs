@@ -253,9 +253,11 @@ hooks! {
                 }
             }
             (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE)
-                if pass_on!(report_nothing_mapped(fd, value, bytes)) =>
+                if has_bytes_to_read(fd) =>
             {
-                return 0;
+                // As on a kernel without this option: the program reads the bytes.
+                errno::set(libc::EINVAL);
+                return -1;
             }
             _ => {}
         }
@@ -265,57 +267,18 @@ hooks! {
 
 const SO_MEMINFO: c_int = 55;
 
-/// The start of the kernel's `tcp_zerocopy_receive`: the fields of the first version, and later additions.
-#[repr(C)]
-struct Mapped {
-    address: u64,
-    length: u32,
-    recv_skip_hint: u32,
-    inq: u32,
-    err: i32,
-    copybuf_address: u64,
-    copybuf_len: i32,
-}
-
 /// Makes a program that receives by mapping kernel pages read buffered bytes first. Returns `false` if there are none.
-unsafe fn report_nothing_mapped(fd: c_int, value: *mut c_void, bytes: *mut socklen_t) -> bool {
+fn has_bytes_to_read(fd: c_int) -> bool {
     never_serve_siblings(fd, Why::UnknownFlags);
     hand_back(fd, Why::UnknownFlags);
-    let entry = match fd_state(fd) {
-        FdState::Connection(entry) => entry,
+    match fd_state(fd) {
+        FdState::Connection(entry) => {
+            catch_panic(|| (receive::readable(entry, fd)? > 0).then_some(Ok(0))).is_some()
+        }
         FdState::Kernel => {
             never_serve(fd, Why::UnknownFlags);
-            return false;
+            false
         }
-        _ => return false,
-    };
-    let buffered = match catch_panic(|| receive::readable(entry, fd).map(Ok)) {
-        Some(Ok(count @ 1..)) => u32::try_from(count).unwrap_or(u32::MAX),
-        _ => return false,
-    };
-    let capacity = if may_be_mapped(value) && may_be_mapped(bytes) {
-        // SAFETY: Lent: the program passes a length; see `may_be_mapped`.
-        unsafe { bytes.read_unaligned() as usize }
-    } else {
-        0
-    };
-    if capacity < std::mem::offset_of!(Mapped, inq) {
-        return false;
+        _ => false,
     }
-    // As in the kernel: fills the structure up to the caller's size.
-    let at = value.cast::<u8>();
-    let words = [
-        (std::mem::offset_of!(Mapped, length), 0),
-        (std::mem::offset_of!(Mapped, recv_skip_hint), buffered),
-        (std::mem::offset_of!(Mapped, inq), buffered),
-        (std::mem::offset_of!(Mapped, err), 0),
-        (std::mem::offset_of!(Mapped, copybuf_len), 0),
-    ];
-    for (offset, word) in words {
-        if capacity >= offset + size_of::<u32>() {
-            // SAFETY: Lent: within the `capacity` bytes that the program passes to write.
-            unsafe { at.add(offset).cast::<u32>().write_unaligned(word) };
-        }
-    }
-    true
 }

@@ -6,7 +6,8 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Write;
-use std::mem::MaybeUninit;
+
+use crate::errno;
 
 /// The type of the note with the linker's build ID; its owner is "GNU".
 const BUILD_ID: u32 = 3;
@@ -33,15 +34,11 @@ pub(crate) fn name() -> String {
 
 /// Returns the kernel's release.
 pub(crate) fn kernel() -> String {
-    let mut name = MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: Lent: of this stack; zeros are a valid one.
-    let release = unsafe {
-        libc::uname(name.as_mut_ptr());
-        name.assume_init().release
-    };
-    let bytes = release.iter().map(|&byte| byte as u8);
-    let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
-    String::from_utf8_lossy(&text).into_owned()
+    let release = || std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    errno::without_cancel(release)
+        .unwrap_or_default()
+        .trim_end()
+        .to_owned()
 }
 
 /// Returns 1 if the object contains this code, which ends the iteration.

@@ -5,6 +5,9 @@
 //! is idle, that is, while its owner is not in the kernel with it.
 //!
 //! Sets are never freed, so that a pointer to one is always valid (Owned); closed sets are reused.
+//!
+//! This is one file, although it is long: the set, its lock and its data refer to each other, and would be a larger
+//! cycle of imports.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

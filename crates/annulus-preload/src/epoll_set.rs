@@ -580,6 +580,16 @@ impl Inner {
         self.cancels.push(token);
     }
 
+    /// Has the requests for a connection cancelled in the next cycle.
+    pub(crate) fn cancel_requests(&mut self, connection: Conn) {
+        if self[connection].polled != 0 {
+            self.cancel(TokenKind::Poll, connection);
+        }
+        if self[connection].inbound.stop() {
+            self.cancel(TokenKind::Receive, connection);
+        }
+    }
+
     /// Returns whether a kernel thread polls the submission queue.
     pub(crate) fn is_polled(&self) -> bool {
         (self.ring.as_ref()).is_some_and(|context| context.ring.is_polled())

@@ -11,7 +11,6 @@ use crate::member::Member;
 use crate::output;
 use crate::set_members::AlreadyReported;
 use crate::sys;
-use crate::token::TokenKind;
 use crate::unread;
 
 /// The number of checks whether a polling kernel thread has completed a cancellation, which takes one of its rounds.
@@ -77,7 +76,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
                 false => pending & !(IN | RDHUP | ERR | HUP),
             };
             if pending != 0 {
-                inner.forget_reported_fd(fd);
+                // It has no entry: a member that the ring serves was added, or taken over, since the last hand-back.
                 inner.already_reported.push(AlreadyReported {
                     fd,
                     data,
@@ -104,12 +103,7 @@ pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
 }
 
 pub(crate) fn stop_receiving(inner: &mut Inner, connection: Conn) {
-    if inner[connection].polled != 0 {
-        inner.cancel(TokenKind::Poll, connection);
-    }
-    if inner[connection].inbound.stop() {
-        inner.cancel(TokenKind::Receive, connection);
-    }
+    inner.cancel_requests(connection);
     if inner[connection].inbound.is_armed() && inner.is_polled() {
         // With SQPOLL the ring is not idle: data may arrive until the cancelled receive has completed.
         for _ in 0..CANCEL_ROUNDS_MAX {

@@ -231,7 +231,29 @@ impl Inner {
 
     /// Cancels all requests of the ring. Called by its owner. Returns whether the kernel has completed all of them, and
     /// so writes to no memory any more.
+    ///
+    /// Requests of connections are cancelled by their tokens, which the kernel looks up in a table. A cancellation of
+    /// all requests searches them from the start for each one, and took 15 s for 10,000. An enter that does not wait
+    /// completes some of them only, 20 from Linux 6.14 on.
     pub(crate) fn cancel_all_requests(&mut self) -> bool {
+        for fd in self.members() {
+            if let Some(connection) = self.connection(fd) {
+                self.cancel_requests(connection);
+            }
+        }
+        let lasting = |inner: &Inner| {
+            inner
+                .ring
+                .as_ref()
+                .map_or(0, |context| context.ring.lasting)
+        };
+        let mut before = u64::MAX;
+        while (1..before).contains(&lasting(self)) {
+            before = lasting(self);
+            if !self.submit_cancels() {
+                return false;
+            }
+        }
         for _ in 0..CANCEL_ROUNDS_MAX {
             match &mut self.ring {
                 Some(context) if context.ring.lasting > 0 => push(context, cancel_all()),

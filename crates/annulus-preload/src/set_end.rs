@@ -70,6 +70,10 @@ fn set_of(guard: &SetGuard) -> Option<&'static Set> {
 }
 
 fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
+    if guard.is_owner() {
+        // Together: each hand-back would enter the ring for its own.
+        guard.cancel_all_requests();
+    }
     for fd in set.members() {
         hand_back(guard, fd, why);
     }

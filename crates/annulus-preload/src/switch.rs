@@ -45,6 +45,7 @@ fn serve_again(set: &'static Set, guard: &mut SetGuard) {
     }
     if set.is_owner() && guard.mode == Mode::Passing {
         guard.mode = Mode::Fresh;
+        guard.already_reported.clear();
         take_members(guard);
         if early_members::are_enough(guard, 0) {
             epoll_ctl::start(set, guard);

@@ -579,6 +579,27 @@ static void a_polled_set_reports_bytes_received_in_another_set(void) {
     print_now(sets[1]);
 }
 
+static void many_members_are_handed_back_together(void) {
+    int set = new_set();
+    struct pair pairs[100];
+    for (int i = 0; i < 100; i++) {
+        pairs[i] = connected();
+        add(set, pairs[i].app, EPOLLIN, (uint64_t)i);
+        if (i % 40 == 0)
+            print_now(set);
+    }
+    print_now(set);
+    MUST(write(pairs[8].app, "queued", 6));
+    GOT(poll(&(struct pollfd){set, POLLIN}, 1, 0));
+    peer_gets(&pairs[8], 6);
+    for (int i = 0; i < 100; i += 33) {
+        peer_send(&pairs[i], "late");
+        await_delivery(&pairs[i]);
+        print_next(set);
+        print_stream(pairs[i].app, 100);
+    }
+}
+
 static void a_duplicate_of_a_set_is_the_same_set(void) {
     int set = new_set(), twin = (int)MUST(fcntl(set, F_DUPFD_CLOEXEC, 10)), third = (int)MUST(dup(set));
     struct pair pair = added(twin, EPOLLIN), late = connected();
@@ -1138,6 +1159,7 @@ static const struct app_case cases[] = {
     CASE(a_full_socket_that_a_ring_takes_over_is_reported_when_it_has_room, "served:epoll_wait"),
     CASE(a_socket_can_move_between_sets, ""),
     CASE(a_polled_set_reports_bytes_received_in_another_set, "passed:polled_otherwise"),
+    CASE(many_members_are_handed_back_together, "back:polled_otherwise enters<=40"),
     CASE(a_duplicate_of_a_set_is_the_same_set, ""),
     CASE(a_duplicate_of_a_member_is_another_member, "back:duplicated"),
     CASE(a_closed_number_whose_duplicate_lives_is_still_reported, "back:duplicated"),

@@ -92,6 +92,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_full_socket_that_a_ring_takes_over_is_reported_when_it_has_room;
     fn a_socket_can_move_between_sets;
     fn a_polled_set_reports_bytes_received_in_another_set;
+    fn many_members_are_handed_back_together;
     fn a_duplicate_of_a_set_is_the_same_set;
     fn a_duplicate_of_a_member_is_another_member;
     fn a_closed_number_whose_duplicate_lives_is_still_reported;

@@ -9,6 +9,7 @@ use super::{File, OpenOptions, PathIn, paths};
 use crate::buf::IoBuf;
 use crate::driver::{DriverHandle, Operation, Submitter, coop_budget};
 use crate::op::{FileRead, ReadFile};
+use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ESPIPE;
 use crate::sys::mount;
 
@@ -18,7 +19,13 @@ pub(crate) async fn read(submitter: &Arc<Submitter>, path: PathIn<'_>) -> io::Re
     // Until the end of the function.
     let cold = matches!(read, FileRead::Refused).then(|| ColdRead::begin(submitter));
     if cold.as_ref().is_some_and(|cold| cold.is_for_thread) {
-        read = Operation::new(submitter, ReadFile::by_thread(path.target()?)).await?;
+        let job = Operation::new(submitter, ReadFile::by_thread(path.target()?)).await;
+        let has_no_thread = |error| matches!(error, EngineError::NoThread { .. });
+        read = match job {
+            // The ring may need none.
+            Err(error) if EngineError::of(&error).is_some_and(has_no_thread) => FileRead::Refused,
+            job => job?,
+        };
     }
     let (file, bytes) = match read {
         FileRead::Whole(bytes) => return Ok(bytes),

@@ -87,6 +87,24 @@ fn a_forbidden_register_is_reported_and_everything_works() {
 }
 
 #[test]
+fn a_ring_reads_a_file_whose_path_is_not_cached_if_no_thread_can_be_started() {
+    in_child(
+        "seccomp::a_ring_reads_a_file_whose_path_is_not_cached_if_no_thread_can_be_started",
+        || {
+            let engine = match Engine::builder().backend(Backend::Uring).build() {
+                Ok(engine) => engine,
+                Err(error) => return skip::skip(format_args!("io_uring: {error}")),
+            };
+            let driver = engine.current_thread_driver().unwrap();
+            refuse(libc::SYS_clone3, libc::ENOSYS);
+            refuse(libc::SYS_clone, libc::EAGAIN);
+            let read = driver.block_on(engine.read("/proc/version"));
+            assert_eq!(read.unwrap(), std::fs::read("/proc/version").unwrap());
+        },
+    );
+}
+
+#[test]
 fn operations_that_get_no_thread_fail_with_a_hint() {
     in_child(
         "seccomp::operations_that_get_no_thread_fail_with_a_hint",

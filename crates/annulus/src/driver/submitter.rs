@@ -24,6 +24,7 @@ use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::ECANCELED;
 use crate::sys::forked;
+use crate::sys::mount;
 use crate::sys::sqe::opcode;
 
 /// The number of operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
@@ -150,6 +151,7 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let number = thread_rings::new_engine();
+        mount::learn_root();
         let sync = Counters::new(SourceKind::FastPath);
         sync.set_owner(number, 0);
         let mut threads = Vec::new();

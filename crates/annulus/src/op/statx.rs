@@ -27,8 +27,6 @@ pub struct StatAt {
     out: Box<Statx>,
     /// The caller's thread may try the query.
     here: bool,
-    /// A blocking thread makes the query, and learns the mount of the root directory.
-    learns: bool,
 }
 
 /// The requested fields: those of `std::fs::Metadata`, the birth time, the direct-I/O alignment, and the mount.
@@ -44,7 +42,6 @@ impl StatAt {
             flags,
             out: Box::new(call::empty_statx()),
             here,
-            learns: false,
         }
     }
 
@@ -81,17 +78,7 @@ impl Returns for StatAt {
 }
 
 impl FileOp for StatAt {
-    fn opcode(&self) -> u8 {
-        match self.learns {
-            true => opcode::BY_THREAD,
-            false => Self::INFO.opcode,
-        }
-    }
-
     fn syscall(&mut self) -> i32 {
-        if self.learns {
-            mount::learn_root();
-        }
         let (dir, path) = self.at.dir_path();
         // SAFETY: Lent: `out` is the op's own, and is not touched during the call.
         unsafe { call::statx(dir, path, self.flags, MASK, &raw mut *self.out) }
@@ -109,7 +96,6 @@ impl FileOp for StatAt {
             }
             return SyncAttempt::Done(res);
         }
-        self.learns = !mount::is_root_learned();
         let follow = self.flags & call::AT_SYMLINK_NOFOLLOW == 0;
         match self.at.look_up_cached(follow) {
             Ok(handle) => {

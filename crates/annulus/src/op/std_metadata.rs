@@ -18,7 +18,6 @@ use super::{FileOp, Op, OpInfo, Returns, SyncAttempt, table};
 use crate::fd::Fd;
 use crate::sys::call;
 use crate::sys::engine_error::error_of;
-use crate::sys::mount;
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Reads the metadata of a file, by path or by descriptor, as std does.
@@ -91,7 +90,6 @@ impl FileOp for StdMetadata {
             (Some(path), true) => std::fs::metadata(as_path(path.to_bytes())),
             (Some(path), false) => std::fs::symlink_metadata(as_path(path.to_bytes())),
         };
-        mount::learn_root();
         self.store(found)
     }
 

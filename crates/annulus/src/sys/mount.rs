@@ -229,11 +229,12 @@ pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
 }
 
 /// Returns whether the mount of the root directory has been learned.
-pub(crate) fn is_root_learned() -> bool {
+fn is_root_learned() -> bool {
     ROOT.load(Relaxed) != UNKNOWN
 }
 
-/// Learns the mount of the root directory, for a program that opens no file. May block.
+/// Learns the mount of the root directory, once per process. For new engines: it may block where the root
+/// directory is on a network file system.
 pub(crate) fn learn_root() {
     if !is_root_learned()
         && let Ok(root) = std::fs::File::open("/")

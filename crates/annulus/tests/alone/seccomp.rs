@@ -87,9 +87,9 @@ fn a_forbidden_register_is_reported_and_everything_works() {
 }
 
 #[test]
-fn a_ring_reads_a_file_whose_path_is_not_cached_if_no_thread_can_be_started() {
+fn a_ring_reads_and_queries_files_if_no_thread_can_be_started() {
     in_child(
-        "seccomp::a_ring_reads_a_file_whose_path_is_not_cached_if_no_thread_can_be_started",
+        "seccomp::a_ring_reads_and_queries_files_if_no_thread_can_be_started",
         || {
             let engine = match Engine::builder().backend(Backend::Uring).build() {
                 Ok(engine) => engine,
@@ -100,6 +100,9 @@ fn a_ring_reads_a_file_whose_path_is_not_cached_if_no_thread_can_be_started() {
             refuse(libc::SYS_clone, libc::EAGAIN);
             let read = driver.block_on(engine.read("/proc/version"));
             assert_eq!(read.unwrap(), std::fs::read("/proc/version").unwrap());
+            // Nor do queries.
+            driver.block_on(engine.metadata("/proc/version")).unwrap();
+            driver.block_on(engine.metadata("/etc/passwd")).unwrap();
         },
     );
 }
@@ -120,7 +123,8 @@ fn operations_that_get_no_thread_fail_with_a_hint() {
             refuse(libc::SYS_clone, libc::EAGAIN);
             engines.push(("threads", engine(Backend::Fallback).unwrap()));
             for (name, engine) in engines {
-                let opened = pollster::block_on(engine.open("/etc/passwd"));
+                // On another mount than the root directory, so not opened on the calling thread.
+                let opened = pollster::block_on(engine.open("/proc/version"));
                 let listed = pollster::block_on(engine.read_dir("/etc")).map(drop);
                 for error in [opened.map(drop).unwrap_err(), listed.unwrap_err()] {
                     let errno = libc::EAGAIN;

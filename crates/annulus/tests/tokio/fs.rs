@@ -645,10 +645,11 @@ fn a_file_outlives_its_runtime() {
     });
 }
 
-/// Makes `first` the first call in another process, on a file of four bytes, and then reads and queries the file.
 #[cfg(not(annulus_portable))]
-fn later_calls_use_the_calling_thread(test: &str, first: impl AsyncFn(&Path)) {
-    in_child(&format!("fs::{test}"), || {
+#[test]
+fn calls_on_cached_paths_use_the_calling_thread_from_the_first_on() {
+    let test = "fs::calls_on_cached_paths_use_the_calling_thread_from_the_first_on";
+    in_child(test, || {
         let dir = TempDir::new().unwrap();
         let path = dir.path().canonicalize().unwrap().join("f");
         std_fs::write(&path, "0123").unwrap();
@@ -656,7 +657,6 @@ fn later_calls_use_the_calling_thread(test: &str, first: impl AsyncFn(&Path)) {
         let missing = path.with_file_name("missing");
         assert!(!missing.exists());
         single().block_on(async {
-            first(&path).await;
             let before = fs::engine().metrics();
             for _ in 0..100 {
                 assert_eq!(fs::metadata(&path).await.unwrap().len(), 4);
@@ -678,35 +678,6 @@ fn later_calls_use_the_calling_thread(test: &str, first: impl AsyncFn(&Path)) {
             let here = after.fast_path - before.fast_path;
             assert_eq!((here, after.submitted), (400, before.submitted));
         });
-    });
-}
-
-#[cfg(not(annulus_portable))]
-#[test]
-fn calls_on_cached_paths_use_the_calling_thread_after_a_query() {
-    let test = "calls_on_cached_paths_use_the_calling_thread_after_a_query";
-    later_calls_use_the_calling_thread(test, async |path| {
-        fs::metadata(path).await.unwrap();
-    });
-}
-
-#[cfg(not(annulus_portable))]
-#[test]
-fn calls_on_cached_paths_use_the_calling_thread_after_a_check() {
-    let test = "calls_on_cached_paths_use_the_calling_thread_after_a_check";
-    later_calls_use_the_calling_thread(test, async |path| {
-        assert!(fs::try_exists(path).await.unwrap());
-        // The first one learns whether the root directory is local, which may block.
-        assert_eq!(fs::engine().metrics().blocking, 1);
-    });
-}
-
-#[cfg(not(annulus_portable))]
-#[test]
-fn calls_on_cached_paths_use_the_calling_thread_after_a_read() {
-    let test = "calls_on_cached_paths_use_the_calling_thread_after_a_read";
-    later_calls_use_the_calling_thread(test, async |path| {
-        assert_eq!(fs::read(path).await.unwrap(), b"0123");
     });
 }
 

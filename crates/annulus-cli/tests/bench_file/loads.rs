@@ -154,24 +154,18 @@ fn threads_share_the_depth_and_cap_blocking_variants() {
     assert!(note(annulus).contains("3 submitting threads"), "{annulus}");
 }
 
+/// Runs the variants with many operations of 512 bytes in flight, on a cached file.
+fn deep(workspace: &Workspace, depth: &str, size: &str, variants: &str) -> Value {
+    let short = ["--runtime", "0.1", "--repeat", "1", "--bs", "512", "--hot"];
+    let load = ["--depth", depth, "--size", size, "--variants", variants];
+    workspace.report(&[&short[..], &load].concat())
+}
+
 #[test]
 fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
     let workspace = Workspace::new();
-    let report = workspace.report(&[
-        "--runtime",
-        "0.1",
-        "--repeat",
-        "1",
-        "--depth",
-        "20000",
-        "--bs",
-        "512",
-        "--size",
-        "32M",
-        "--hot",
-        "--variants",
-        "annulus,annulus-many,pread,mmap,libaio,base-sqpoll",
-    ]);
+    let variants = "annulus,annulus-many,pread,mmap,libaio,base-sqpoll";
+    let report = deep(&workspace, "20000", "32M", variants);
     assert_correct(&report, &["pread", "mmap", "libaio", "base-sqpoll"]);
     let outcomes = outcomes(&report);
     let reason = |name: &str| {
@@ -195,21 +189,7 @@ fn twenty_thousand_operations_in_flight_work_if_the_variant_supports_them() {
 #[test]
 fn a_depth_above_tokios_blocking_threads_is_noted() {
     let workspace = Workspace::new();
-    let report = workspace.report(&[
-        "--runtime",
-        "0.1",
-        "--repeat",
-        "1",
-        "--depth",
-        "4100",
-        "--bs",
-        "512",
-        "--size",
-        "4M",
-        "--hot",
-        "--variants",
-        "tokio-blocking",
-    ]);
+    let report = deep(&workspace, "4100", "4M", "tokio-blocking");
     assert_correct(&report, &[]);
     let outcomes = outcomes(&report);
     let blocking = &of(&outcomes, "tokio-blocking").2;

@@ -42,16 +42,11 @@ pub(crate) fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallR
             return result;
         }
         // A wait is a cancellation point. The thread may have disabled cancellation, and then goes on.
-        // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
-        unsafe { pthread_testcancel() };
+        sys::pthread_testcancel();
         left_ns = deadline_ns.map_or(left_ns, |deadline_ns| {
             Some(deadline_ns.saturating_sub(sys::now_ns()))
         });
     }
-}
-
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
 }
 
 enum Started {

@@ -27,6 +27,11 @@ pub(crate) fn catch_panic<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     keep(|| catch_panic_only(body))
 }
 
+/// Runs `body`, and goes on if it panics. errno is unchanged.
+pub(crate) fn attempt<T>(body: impl FnOnce() -> T) {
+    catch_panic(|| Some(body()));
+}
+
 /// Runs `body`, which does not change errno, and returns `None` if it panics.
 #[inline]
 pub(crate) fn catch_panic_only<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {

@@ -35,15 +35,15 @@ use crate::sys;
 use crate::writability;
 
 /// The sleep between two checks, µs: at first and after late bytes, and the maximum.
-const CHECK_US: i64 = 2000;
-const CHECK_MAX_US: i64 = 16_000;
+const CHECK_US: u64 = 2000;
+const CHECK_MAX_US: u64 = 16_000;
 /// The age at which queued bytes are sent, ns.
 const LATE_NS: u64 = 2_000_000;
 /// After this many checks without queued bytes, the thread sleeps until it is woken, and ends after that time, µs.
 const IDLE_CHECKS_MAX: u32 = 8;
-const ASLEEP_MAX_US: i64 = 500_000;
+const ASLEEP_MAX_US: u64 = 500_000;
 /// The interval, µs, and the number of checks while another thread waits for the flush thread to end.
-const STOP_POLL_US: i64 = 50;
+const STOP_POLL_US: u64 = 50;
 const STOP_POLLS_MAX: u32 = 40_000;
 const STACK_BYTES: usize = 64 << 10;
 

@@ -1,5 +1,6 @@
 //! The gate of all calls for a connection: the set's owner passes, and a call of another thread hands it back.
 
+use crate::connection::Conn;
 use crate::counters::Why;
 use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::fd_table::{Entry, Kind};
@@ -23,4 +24,15 @@ pub(crate) fn served(entry: &'static Entry, fd: i32) -> Result<SetGuard, Why> {
         set_end::on_foreign_thread(&mut guard, fd);
     }
     Ok(guard)
+}
+
+/// Returns what `with` returns for a connection whose call can be served. `None`: the call passes through.
+pub(crate) fn with<T>(
+    entry: &'static Entry,
+    fd: i32,
+    with: impl FnOnce(&mut SetGuard, Conn) -> T,
+) -> Option<T> {
+    let mut guard = served(entry, fd).ok()?;
+    let connection = guard.connection(fd)?;
+    Some(with(&mut guard, connection))
 }

@@ -131,10 +131,7 @@ pub(crate) fn close(fds: &[i32]) {
         revents: 0,
     };
     let mut polled: Vec<libc::pollfd> = fds.iter().map(request).collect();
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let time = sys::time(0);
     // SAFETY: Lent: borrowed for the call, or of this stack.
     let reported = unsafe {
         libc::syscall(

@@ -19,32 +19,31 @@ pub(crate) trait Missing {
     const MISSING: Self;
 }
 
-impl Missing for c_int {
-    const MISSING: c_int = -1;
+macro_rules! missing {
+    ($($type:ty: $value:expr;)*) => {
+        $(impl Missing for $type {
+            const MISSING: $type = $value;
+        })*
+    };
 }
 
-impl Missing for ssize_t {
-    const MISSING: ssize_t = -1;
-}
-
-impl Missing for () {
-    const MISSING: () = ();
-}
-
-impl Missing for c_uint {
-    const MISSING: c_uint = 0;
-}
-
-impl Missing for size_t {
-    const MISSING: size_t = 0;
-}
+missing! { c_int: -1; ssize_t: -1; (): (); c_uint: 0; size_t: 0; }
 
 impl<T> Missing for *mut T {
     const MISSING: *mut T = std::ptr::null_mut();
 }
 
+/// Returns the next function with a name, which `slot` remembers.
+#[inline]
+pub(crate) fn find(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    match slot.load(Ordering::Relaxed) {
+        unknown if unknown.is_null() => resolve(slot, name),
+        next => next,
+    }
+}
+
 #[cold]
-pub(crate) fn resolve(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+fn resolve(slot: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     // A handler that jumps out of the call must not leave the loader's lock taken.
     let symbol = signals::without(|| next(name));
     slot.store(symbol, Ordering::Relaxed);
@@ -57,27 +56,33 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
+/// Returns the next function with a name.
+macro_rules! next_of {
+    ($name:ident) => {{
+        use std::ffi::{CStr, c_void};
+        use std::sync::atomic::AtomicPtr;
+        static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+        const NAME: &CStr =
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            };
+        $crate::real::find(&NEXT, NAME)
+    }};
+}
+pub(crate) use next_of;
+
 /// Calls the next function with a name and a type. Fails with `ENOSYS` if there is none.
 macro_rules! call_next {
     ($name:ident($($arg:ident: $type:ty),*) -> $ret:ty) => {{
-        use std::ffi::{CStr, c_void};
-        use std::sync::atomic::{AtomicPtr, Ordering};
-        static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-            Ok(name) => name,
-            Err(_) => c"",
-        };
-        let mut next = NEXT.load(Ordering::Relaxed);
-        if next.is_null() {
-            next = $crate::real::resolve(&NEXT, NAME);
-        }
+        let next = $crate::real::next_of!($name);
         if next.is_null() {
             $crate::errno::set(::libc::ENOSYS);
             <$ret as $crate::real::Missing>::MISSING
         } else {
             type Function = unsafe extern "C-unwind" fn($($type),*) -> $ret;
             // SAFETY: Typed: the function of that name has this type.
-            let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
+            let next = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(next) };
             // SAFETY: Typed: the caller guarantees that function's own conditions.
             unsafe { next($($arg),*) }
         }

@@ -285,8 +285,7 @@ fn consume_received(inner: &mut Inner, connection: Conn, bytes: usize) {
 
 /// Returns the library's part of FIONREAD: the number of buffered bytes.
 pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
-    let guard = gate::served(entry, fd).ok()?;
-    let mut guard = guard;
+    let mut guard = gate::served(entry, fd).ok()?;
     if !guard.in_signal_handler()
         && entry.kind() == Kind::Served
         && guard
@@ -302,9 +301,9 @@ pub(crate) fn readable(entry: &'static Entry, fd: i32) -> Option<usize> {
 
 /// Returns the library's part of SIOCOUTQ: the number of queued and deferred bytes.
 pub(crate) fn unsent(entry: &'static Entry, fd: i32) -> Option<usize> {
-    let guard = gate::served(entry, fd).ok()?;
-    let connection = guard.connection(fd)?;
-    Some(guard[connection].out_bytes as usize + guard[connection].backlog.len())
+    gate::with(entry, fd, |guard, connection| {
+        guard[connection].out_bytes as usize + guard[connection].backlog.len()
+    })
 }
 
 /// In a child of a fork, reads the bytes that its parent had buffered when it forked. `None`: there are none, and the

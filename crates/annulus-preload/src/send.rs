@@ -280,8 +280,6 @@ pub(crate) fn write_file(
 
 /// Fails with the connection's error, and clears it. `None`: there is none, or only in the kernel.
 pub(crate) fn take_error(entry: &'static Entry, fd: i32) -> Option<CallResult> {
-    let mut guard = gate::served(entry, fd).ok()?;
-    let connection = guard.connection(fd)?;
-    let error = duplicates::take_error(&mut guard, connection);
+    let error = gate::with(entry, fd, |guard, one| duplicates::take_error(guard, one))?;
     (error != 0).then_some(Err(error))
 }

@@ -100,20 +100,27 @@ pub(crate) fn wake(fd: i32) {
     unsafe { libc::syscall(libc::SYS_write, fd, &raw const one, 8) };
 }
 
-pub(crate) fn pause_us(us: i64) {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: us * 1000,
-    };
+/// Returns a time in the kernel's form.
+pub(crate) fn time(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (ns % 1_000_000_000).cast_signed(),
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// Ends the calling thread by unwinding it, if the program has cancelled it.
+    pub(crate) safe fn pthread_testcancel();
+}
+
+pub(crate) fn pause_us(us: u64) {
+    let time = time(us * 1000);
     // SAFETY: Lent: of this stack.
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null::<c_void>()) };
 }
 
 pub(crate) fn now_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = time(0);
     // SAFETY: Lent: of this stack. Usually a read of memory that the kernel maps.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -168,10 +175,7 @@ pub(crate) unsafe fn wait_on(
     timeout_ns: u64,
     mask: *const u64,
 ) -> c_int {
-    let time = libc::timespec {
-        tv_sec: (timeout_ns / 1_000_000_000).cast_signed(),
-        tv_nsec: (timeout_ns % 1_000_000_000).cast_signed(),
-    };
+    let time = time(timeout_ns);
     // SAFETY: Lent: the caller guarantees `events` and `mask`; the time is of this stack.
     let ret = unsafe {
         libc::syscall(
@@ -362,11 +366,8 @@ pub(crate) fn has_other_threads() -> bool {
 }
 
 /// Sleeps while `word` is `value`, until another thread wakes it, for at most `us`.
-pub(crate) fn wait_while(word: &AtomicU32, value: u32, us: i64) {
-    let time = libc::timespec {
-        tv_sec: us / 1_000_000,
-        tv_nsec: us % 1_000_000 * 1000,
-    };
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, us: u64) {
+    let time = time(us * 1000);
     futex(word, libc::FUTEX_WAIT, value, Some(&time));
 }
 
@@ -436,10 +437,7 @@ pub(crate) fn poll(fd: i32, events: u32, timeout_ns: Option<u64>) -> Result<u32,
         events: events as i16,
         revents: 0,
     };
-    let time = timeout_ns.map(|ns| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    });
+    let time = timeout_ns.map(time);
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: Lent: both of this stack.
     let ret = unsafe {

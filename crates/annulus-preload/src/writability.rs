@@ -18,7 +18,7 @@ static WAKE: AtomicI32 = AtomicI32::new(-1);
 /// The key of `WAKE` in the set, which no connection has.
 const WOKEN: u64 = u64::MAX;
 /// Stands for no limit, µs.
-const FOREVER_US: i64 = 3_600_000_000;
+const FOREVER_US: u64 = 3_600_000_000;
 /// The number of events of one call.
 const EVENTS_MAX: usize = 16;
 
@@ -87,7 +87,7 @@ pub(crate) fn wake(word: &AtomicU32) {
 pub(crate) fn sleep_while(
     word: &AtomicU32,
     value: u32,
-    us: Option<i64>,
+    us: Option<u64>,
     on_ready: impl FnMut(u64),
 ) -> bool {
     match SET.load(Ordering::Acquire) {
@@ -95,7 +95,7 @@ pub(crate) fn sleep_while(
             let begin_ns = sys::now_ns();
             let us = us.unwrap_or(FOREVER_US);
             sys::wait_while(word, value, us);
-            (sys::now_ns() - begin_ns) / 1000 < us.cast_unsigned()
+            (sys::now_ns() - begin_ns) / 1000 < us
         }
         // The thread that changed the word has also made the eventfd readable.
         set => sleep(set, us, on_ready),
@@ -103,15 +103,11 @@ pub(crate) fn sleep_while(
 }
 
 /// Sleeps in the set. Returns `false` on a timeout.
-fn sleep(set: i32, us: Option<i64>, mut on_ready: impl FnMut(u64)) -> bool {
+fn sleep(set: i32, us: Option<u64>, mut on_ready: impl FnMut(u64)) -> bool {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: us.unwrap_or(0) * 1000,
-    };
-    let time = us.map(|_| &time);
+    let time = us.map(|us| sys::time(us * 1000));
     let ret = match reserved_fds::is_same_file(set) {
-        true => sys::wait(set, &mut events, time),
+        true => sys::wait(set, &mut events, time.as_ref()),
         false => Err(libc::EBADF),
     };
     let count = ret.unwrap_or_else(|_| {

@@ -12,7 +12,7 @@ use libc::{
     sem_t, sembuf, siginfo_t, sigset_t, size_t, ssize_t, timespec,
 };
 
-use super::catch_panic;
+use super::attempt;
 use crate::epoll_set::Set;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
@@ -118,18 +118,14 @@ macro_rules! single_threaded {
         $(
             unsafe fn $alone($($arg: $type),*) -> c_int {
                 before_blocking();
-                catch_panic(|| {
+                attempt(|| {
                     flush_thread::stop_and_wait();
                     // The next child may become the first process of a namespace, which must not be a probe.
                     let _ = ring_policy::check_inherited_filter();
-                    None
                 });
                 let ret = call_next!($name($($arg: $type),*) -> c_int);
                 let errno = crate::errno::get();
-                catch_panic(|| {
-                    flush_thread::restart_if_needed();
-                    None
-                });
+                attempt(flush_thread::restart_if_needed);
                 crate::errno::set(errno);
                 ret
             }

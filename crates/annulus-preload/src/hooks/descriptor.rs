@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::blocking::{self, before_blocking};
 use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
-use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
+use super::{FdState, attempt, buffered, catch_panic, create, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
 use crate::early_members;
@@ -96,14 +96,15 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let shared = before_duplicate(fd);
     // The call closes the previous file of the number. A served connection is closed first, so that none of its output
     // is lost.
-    let changes = fd != to && !shared.is_some_and(|entry| is_duplicate(entry, fd, to));
+    let is_duplicate = |entry| catch_panic(|| of::is_duplicate(entry, fd, to).then_some(()));
+    let changes = fd != to && shared.and_then(is_duplicate).is_none();
     if changes && let Some(entry) = fd_table::entry(to) {
         if entry.kind() == Kind::Library {
             errno::set(libc::EBUSY);
             return -1;
         }
         if crate::sys::flags_of(fd).is_ok() {
-            catch_panic(|| of::release_number(entry, to));
+            attempt(|| of::release_number(entry, to));
         }
     }
     let ret = match flags {
@@ -116,19 +117,11 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     }
 }
 
-/// Returns whether a number is a duplicate of another, so that `dup2` changes nothing.
-fn is_duplicate(entry: &'static fd_table::Entry, fd: c_int, to: c_int) -> bool {
-    catch_panic(|| of::is_duplicate(entry, fd, to).then_some(Ok(0))).is_some()
-}
-
 /// Prepares a descriptor that is about to be duplicated.
 fn before_duplicate(fd: c_int) -> Option<&'static fd_table::Entry> {
     hand_back(fd, Why::Duplicated);
     if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
-        catch_panic(|| {
-            crate::listeners::on_close(fd, true);
-            None
-        });
+        attempt(|| crate::listeners::on_close(fd, true));
     }
     fd_table::entry(fd).filter(|entry| entry.kind() != Kind::Free)
 }
@@ -137,10 +130,7 @@ fn duplicated(fd: c_int, to: c_int, shared: Option<&'static fd_table::Entry>) ->
     if to >= 0
         && let Some(entry) = fd_table::entry(to)
     {
-        catch_panic(|| {
-            of::duplicate((shared, fd), entry, to);
-            None
-        });
+        attempt(|| of::duplicate((shared, fd), entry, to));
     }
     to
 }
@@ -194,10 +184,7 @@ fn set_blocking(fd: c_int, blocks: bool) {
             false => entry.set_flag(fd_table::NONBLOCK),
         }
         if !blocks && entry.kind() == Kind::Stream {
-            catch_panic(|| {
-                early_members::on_nonblocking(entry, fd);
-                None
-            });
+            attempt(|| early_members::on_nonblocking(entry, fd));
         }
     }
 }
@@ -239,17 +226,13 @@ hooks! {
             after_ioctl(fd, request, argument, ret);
             return ret;
         };
-        let library_part = |count: fn(&'static fd_table::Entry, i32) -> Option<usize>| {
-            let counted = catch_panic(|| count(entry, fd).map(Ok));
-            counted.and_then(Result::ok).unwrap_or(0)
-        };
         let more = match request {
-            libc::FIONREAD => library_part(receive::readable),
+            libc::FIONREAD => buffered(fd),
             libc::FIONBIO => 0,
             // Queued bytes are flushed first, as the kernel would have them; deferred bytes are added.
             libc::TIOCOUTQ | SIOCOUTQNSD => {
                 flush(fd);
-                library_part(receive::unsent)
+                catch_panic(|| receive::unsent(entry, fd)).unwrap_or(0)
             }
             _ => {
                 flush(fd);

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 
 use super::blocking::before_blocking_on;
-use super::{catch_panic, create, may_be_mapped};
+use super::{attempt, catch_panic, create, may_be_mapped};
 use crate::counters::Why;
 use crate::ctl_request::CtlRequest;
 use crate::epoll_ctl;
@@ -17,12 +17,13 @@ use crate::epoll_set::Set;
 use crate::epoll_wait;
 use crate::errno::into_return_int;
 use crate::events::{IN, PRI};
-use crate::fd_table::{self, Kind};
+use crate::fd_table::{self, Entry, Kind};
 use crate::inherited_set;
 use crate::program_rings;
 use crate::reports::EventBuffer;
 use crate::ring_teardown;
 use crate::signals;
+use crate::sys;
 
 hooks! {
     fn epoll_create(size: c_int) -> c_int { adopt(create(|| pass_on!(real(size)))) }
@@ -32,11 +33,10 @@ hooks! {
 
 fn adopt(fd: c_int) -> c_int {
     if fd >= 0 {
-        catch_panic(|| {
+        attempt(|| {
             // A handler that jumps out of an allocation would leave the lock of `malloc` taken.
             signals::without(|| Set::adopt(fd));
             program_rings::on_new_set(fd);
-            None
         });
     }
     fd
@@ -44,16 +44,7 @@ fn adopt(fd: c_int) -> c_int {
 
 hooks! {
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        if let Some(number) = fd_table::entry(set)
-            && number.inherited() == Kind::Set
-        {
-            catch_panic(|| {
-                signals::without(|| inherited_set::replace_inherited(number, set));
-                None
-            });
-        }
-        if let Some(number) = fd_table::entry(set)
-            && number.kind() == Kind::Set
+        if let Some(number) = number_of(set)
             && (may_be_mapped(event) || operation == libc::EPOLL_CTL_DEL)
             && set != fd
         {
@@ -83,30 +74,16 @@ hooks! {
     }
 
     fn epoll_wait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
-        let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-        match pass_on!(wait_on(set, events, max, timeout_ns, std::ptr::null())) {
-            Some(ret) => ret,
-            None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
-                pass_on!(real(
-                    set,
-                    events,
-                    max,
-                    timeout_left_ms(timeout_ms, left_ns)
-                ))
-            }),
-        }
+        pass_on!(wait_ms(set, (events, max), timeout_ms, std::ptr::null(), |left_ms| {
+            real(set, events, max, left_ms)
+        }))
     }
 
     fn epoll_pwait(set: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int,
         mask: *const sigset_t) -> c_int {
-        let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-        match pass_on!(wait_on(set, events, max, timeout_ns, mask)) {
-            Some(ret) => ret,
-            None => ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
-                let timeout_ms = timeout_left_ms(timeout_ms, left_ns);
-                pass_on!(real(set, events, max, timeout_ms, mask))
-            }),
-        }
+        pass_on!(wait_ms(set, (events, max), timeout_ms, mask, |left_ms| {
+            real(set, events, max, left_ms, mask)
+        }))
     }
 
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec,
@@ -129,22 +106,38 @@ hooks! {
             return ret;
         }
         ring_teardown::retry_interrupted(timeout_ns.flatten(), |left_ns| {
-            let left = left_ns.map(|ns| timespec {
-                tv_sec: (ns / 1_000_000_000).cast_signed(),
-                tv_nsec: (ns % 1_000_000_000).cast_signed(),
-            });
+            let left = left_ns.map(sys::time);
             let timeout = left.as_ref().map_or(timeout, |left| left);
             pass_on!(real(set, events, max, timeout, mask))
         })
     }
 }
 
-/// Returns the timeout of the call, or the remaining time, rounded up.
-fn timeout_left_ms(timeout_ms: c_int, left_ns: Option<u64>) -> c_int {
-    match left_ns {
-        None => timeout_ms,
-        Some(ns) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(timeout_ms),
+/// Waits with a timeout in milliseconds; the kernel's wait is `real`.
+unsafe fn wait_ms(
+    set: c_int,
+    (events, max): (*mut epoll_event, c_int),
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+    real: impl Fn(c_int) -> c_int,
+) -> c_int {
+    let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
+    if let Some(ret) = pass_on!(wait_on(set, events, max, timeout_ns, mask)) {
+        return ret;
     }
+    ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
+        let left_ms = left_ns.and_then(|ns| c_int::try_from(ns.div_ceil(1_000_000)).ok());
+        real(left_ms.unwrap_or(timeout_ms))
+    })
+}
+
+/// Returns the entry of an epoll set. One that a parent of this process has made is replaced first.
+fn number_of(set: c_int) -> Option<&'static Entry> {
+    let number = fd_table::entry(set)?;
+    if number.inherited() == Kind::Set {
+        attempt(|| signals::without(|| inherited_set::replace_inherited(number, set)));
+    }
+    (number.kind() == Kind::Set).then_some(number)
 }
 
 /// The kernel's limit on the events of a call.
@@ -157,14 +150,8 @@ unsafe fn wait_on(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let number = fd_table::entry(set)?;
-    if number.inherited() == Kind::Set {
-        catch_panic(|| {
-            signals::without(|| inherited_set::replace_inherited(number, set));
-            None
-        });
-    }
-    if number.kind() != Kind::Set || !may_be_mapped(events) || max > EVENTS_MAX {
+    let number = number_of(set)?;
+    if !may_be_mapped(events) || max > EVENTS_MAX {
         return None;
     }
     if timeout_ns != Some(0) {
@@ -172,17 +159,11 @@ unsafe fn wait_on(
     }
     let buffer = pass_on!(EventBuffer::new((events, max), timeout_ns, mask.cast()));
     // Here, no lock is held.
-    // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
-    unsafe { pthread_testcancel() };
+    sys::pthread_testcancel();
     // `wait` catches panics except in its sleep, where a handler may end the thread by unwinding.
     let ret = epoll_wait::wait(number, &buffer);
     if ret == Some(Err(libc::EINTR)) {
-        // SAFETY: Typed: a function of glibc. It may unwind, and no value here has a destructor.
-        unsafe { pthread_testcancel() };
+        sys::pthread_testcancel();
     }
     ret.map(into_return_int)
-}
-
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
 }

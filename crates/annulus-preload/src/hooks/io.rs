@@ -12,8 +12,9 @@ use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t
 use super::blocking::{before_blocking, before_read, is_blocking};
 use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::waits::{flush_before, poll, wait_for_pipe, waits_for_room, when_there_is_room};
-use super::{FdState, catch_panic, fd_state, may_be_mapped};
+use super::{FdState, attempt, buffered, catch_panic, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
+use crate::epoll_set::SetGuard;
 use crate::errno::{self, CallResult, catch_panic_only, into_return};
 use crate::events::{ERR, OUT};
 use crate::fd_table::{self, Kind};
@@ -465,20 +466,12 @@ unsafe fn splice_buffered(from: c_int, to: c_int, bytes: size_t, flags: c_uint) 
 /// Reads the buffered bytes of a connection that was handed back.
 pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while let FdState::Connection(entry) = fd_state(fd) {
-        let mut count = 0;
-        catch_panic(|| {
-            count = receive::readable(entry, fd).unwrap_or(0);
-            None
-        });
+    // Only buffered bytes: a blocking socket must not wait for more.
+    while let count @ 1.. = buffered(fd) {
         let from = bytes.len();
         bytes.resize(from + count, 0);
-        // Only buffered bytes: a blocking socket must not wait for more.
-        let read = match count {
-            0 => 0,
-            // SAFETY: Lent: `count` bytes of a vector of this function.
-            count => unsafe { read(fd, bytes[from..].as_mut_ptr().cast(), count) },
-        };
+        // SAFETY: Lent: `count` bytes of a vector of this function.
+        let read = unsafe { read(fd, bytes[from..].as_mut_ptr().cast(), count) };
         bytes.truncate(from + usize::try_from(read).unwrap_or(0));
         if read <= 0 {
             break;
@@ -492,14 +485,12 @@ pub(super) fn read_buffered(fd: c_int) -> Vec<u8> {
 fn after_real(fd: c_int, ret: ssize_t, count: size_t) {
     let less = (ret >= 0 && (ret as usize) < count) || (ret < 0 && errno::get() == libc::EAGAIN);
     if less && let FdState::Connection(entry) = fd_state(fd) {
-        catch_panic(|| {
-            let mut guard = gate::served(entry, fd).ok()?;
-            let connection = guard.connection(fd)?;
+        let poll = |guard: &mut SetGuard, connection| {
             if sys::poll_now(fd, OUT) & OUT == 0 {
-                output::on_full(&mut guard, connection);
+                output::on_full(guard, connection);
             }
-            None
-        });
+        };
+        attempt(|| gate::with(entry, fd, poll));
     }
 }
 

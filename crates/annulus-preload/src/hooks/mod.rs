@@ -50,13 +50,50 @@ macro_rules! hooks {
                 // SAFETY: Typed, Lent: the arguments of the hook, unchanged.
                 let next = || unsafe { real($($arg),*) };
                 $(match $served {
-                    Some(result) => $crate::errno::into_return(result),
+                    Some(result) => $crate::errno::into_return(result) as $ret,
                     None => next(),
                 })?
                 $($body)?
             }
         )*
     };
+}
+
+/// Exports functions with any arguments. Each runs the block, which sees the first arguments, and then jumps to the
+/// next function with its name, or to the one that the block returns, with registers and stack unchanged.
+/// Floating-point values are in the vector registers.
+macro_rules! passes_registers {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $before:block)*) => {$(
+        const _: () = {
+            extern "C" fn next($($arg: $type),*) -> *mut std::ffi::c_void {
+                $before
+                $crate::real::next_of!($name)
+            }
+
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                std::arch::naked_asm!(
+                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                    "sub rsp, 128",
+                    "movups [rsp], xmm0", "movups [rsp + 16], xmm1",
+                    "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                    "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5",
+                    "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
+                    "call {next}",
+                    "mov r11, rax",
+                    "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]",
+                    "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                    "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]",
+                    "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+                    "add rsp, 128",
+                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                    "jmp r11",
+                    next = sym next,
+                )
+            }
+        };
+    )*};
 }
 
 mod blocking;
@@ -75,9 +112,10 @@ mod waits;
 
 use crate::counters::Why;
 use crate::epoll_set::Set;
-use crate::errno::{self, CallResult};
+use crate::errno::{self, attempt, catch_panic};
 use crate::fd_limit;
 use crate::fd_table::{self, Entry, Kind};
+use crate::receive;
 use crate::sys::may_be_mapped;
 
 #[used]
@@ -146,10 +184,7 @@ fn refuse_foreign(entry: &'static Entry, fd: i32) -> FdState {
 /// The state of a number that the program has closed, unless it has been reused since.
 #[cold]
 fn state_while_closing(entry: &'static Entry) -> FdState {
-    catch_panic(|| {
-        Set::finish_deferred_close(entry);
-        None
-    });
+    attempt(|| Set::finish_deferred_close(entry));
     match entry.kind() {
         Kind::Closing => FdState::Closed,
         Kind::Served | Kind::HandedBack => FdState::Connection(entry),
@@ -157,18 +192,12 @@ fn state_while_closing(entry: &'static Entry) -> FdState {
     }
 }
 
-/// Calls `serve`, and passes through if it panics.
-#[inline]
-fn catch_panic(serve: impl FnOnce() -> Option<CallResult>) -> Option<CallResult> {
-    errno::catch_panic(serve)
-}
-
-/// Closes numbers that a signal handler has closed, before a call that creates a descriptor.
-fn close_deferred_numbers() {
-    catch_panic(|| {
-        crate::descriptor::close_deferred();
-        None
-    });
+/// Returns the number of bytes that the library has received and the program has not read.
+fn buffered(fd: i32) -> usize {
+    match fd_state(fd) {
+        FdState::Connection(entry) => catch_panic(|| receive::readable(entry, fd)).unwrap_or(0),
+        _ => 0,
+    }
 }
 
 /// Makes a call that creates a descriptor. If the process has none left, the library releases its own, and the call is
@@ -177,19 +206,16 @@ fn create(call: impl Fn() -> i32) -> i32 {
     if fd_table::is_private() {
         return call();
     }
-    close_deferred_numbers();
+    attempt(crate::descriptor::close_deferred);
     let fd = call();
     if fd >= 0 {
-        catch_panic(|| {
-            fd_limit::on_new_number(fd);
-            None
-        });
+        attempt(|| fd_limit::on_new_number(fd));
         return fd;
     }
     if errno::get() != libc::EMFILE {
         return fd;
     }
-    match catch_panic(|| fd_limit::release_all().then_some(Ok(0))) {
+    match catch_panic(|| fd_limit::release_all().then_some(())) {
         Some(_) => call(),
         None => fd,
     }

@@ -14,41 +14,30 @@ use super::unserve::hand_back;
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::Why;
 use crate::epoll_ctl;
+use crate::epoll_set::SetGuard;
+use crate::events::ERR;
 use crate::fd_table::{self, Kind};
 use crate::gate;
 use crate::sys;
 
 /// Hands the descriptor back. Returns the events that the kernel does not know of, in the form of `poll`.
 fn prepare(fd: c_int) -> c_short {
+    const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
     if let Some(entry) = fd_table::entry(fd)
         && entry.kind() == Kind::Set
     {
-        let mut events = 0;
-        catch_panic(|| {
-            if epoll_ctl::on_outer_poll(entry) {
-                events = libc::POLLIN | libc::POLLRDNORM;
-            }
-            None
-        });
-        return events;
+        let is_ready = catch_panic(|| epoll_ctl::on_outer_poll(entry).then_some(READABLE));
+        return is_ready.unwrap_or(0);
     }
     hand_back(fd, Why::PolledOtherwise);
     let FdState::Connection(entry) = fd_state(fd) else {
         return 0;
     };
-    let mut events = 0;
-    catch_panic(|| {
-        let guard = gate::served(entry, fd).ok()?;
-        let connection = guard.connection(fd)?;
-        if guard[connection].held_events() != 0 {
-            events |= libc::POLLIN | libc::POLLRDNORM;
-        }
-        if guard[connection].error != 0 {
-            events |= libc::POLLERR;
-        }
-        None
-    });
-    events
+    let held = |guard: &mut SetGuard, connection| guard[connection].held_events();
+    match catch_panic(|| gate::with(entry, fd, held)) {
+        None | Some(0) => 0,
+        Some(held) => READABLE | (held & ERR) as c_short,
+    }
 }
 
 hooks! {
@@ -56,13 +45,7 @@ hooks! {
         if timeout_ms != 0 {
             before_blocking();
         }
-        let any = pass_on!(prepare_all(fds, count));
-        let ret = pass_on!(real(fds, count, if any { 0 } else { timeout_ms }));
-        if any {
-            pass_on!(add_buffered(fds, count, ret))
-        } else {
-            ret
-        }
+        pass_on!(poll_with(fds, count, |any| real(fds, count, if any { 0 } else { timeout_ms })))
     }
 
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, _capacity: usize) -> c_int {
@@ -76,22 +59,33 @@ hooks! {
 
     fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         before_blocking();
-        let any = pass_on!(prepare_all(fds, count));
-        let now = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let timeout = if any { &raw const now } else { timeout };
-        let ret = pass_on!(real(fds, count, timeout, mask));
-        if any {
-            pass_on!(add_buffered(fds, count, ret))
-        } else {
-            ret
-        }
+        pass_on!(poll_with(fds, count, |any| {
+            real(fds, count, if any { &raw const NOW } else { timeout }, mask)
+        }))
     }
 }
 
-pub(super) unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
+/// The timeout of a wait that finds buffered bytes.
+pub(super) static NOW: timespec = timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// Adds the descriptors with buffered bytes to the result of `call`, which waits for the others.
+pub(super) unsafe fn poll_with(
+    fds: *mut pollfd,
+    count: nfds_t,
+    call: impl FnOnce(bool) -> c_int,
+) -> c_int {
+    let any = pass_on!(prepare_all(fds, count));
+    let ret = call(any);
+    match any && ret >= 0 {
+        true => pass_on!(add_buffered(fds, count)),
+        false => ret,
+    }
+}
+
+unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
     if !may_be_mapped(fds) || count > fd_table::count() as nfds_t {
         return false;
     }
@@ -104,10 +98,7 @@ pub(super) unsafe fn prepare_all(fds: *mut pollfd, count: nfds_t) -> bool {
     any
 }
 
-pub(super) unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t, ret: c_int) -> c_int {
-    if ret < 0 {
-        return ret;
-    }
+unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t) -> c_int {
     let mut ready = 0;
     for nth in 0..count as usize {
         // SAFETY: Lent: the program passes `count` requests, which `poll` has just written.
@@ -176,12 +167,8 @@ hooks! {
     fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
         mask: *const sigset_t) -> c_int {
         before_blocking();
-        let now = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         pass_on!(select_with(count, read, write, except, |any| {
-            let timeout = if any { &raw const now } else { timeout };
+            let timeout = if any { &raw const NOW } else { timeout };
             real(count, read, write, except, timeout, mask)
         }))
     }

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 use libc::{FILE, gid_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 
-use super::catch_panic;
+use super::attempt;
 use crate::process;
 use crate::raw_libc as libc;
 use crate::real;
@@ -21,26 +21,17 @@ hooks! {
 
 /// Runs before functions with which glibc creates children without the handlers of `pthread_atfork`.
 fn before_fork_child() {
-    catch_panic(|| {
-        process::before_fork_child();
-        None
-    });
+    attempt(process::before_fork_child);
 }
 
 pub(super) fn before_exec() {
-    catch_panic(|| {
-        process::before_exec();
-        None
-    });
+    attempt(process::before_exec);
 }
 
 /// Runs before functions that change credentials. A kernel thread that polls for a ring keeps the credentials with
 /// which the ring was created (trap 20).
 fn before_credential_change() {
-    catch_panic(|| {
-        process::before_credential_change();
-        None
-    });
+    attempt(process::before_credential_change);
 }
 
 hooks! {
@@ -72,44 +63,15 @@ hooks! {
     fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
 }
 
-/// Defines the functions with a list of arguments. They send queued bytes, then jump to the next function with their
-/// name, with registers and stack unchanged.
-macro_rules! exec_with_list {
-    ($($name:ident, $next:ident, $symbol:literal;)*) => {
-        $(
-            extern "C" fn $next() -> *mut c_void {
-                before_exec();
-                real::next($symbol)
-            }
-
-            #[unsafe(no_mangle)]
-            #[unsafe(naked)]
-            unsafe extern "C" fn $name() {
-                std::arch::naked_asm!(
-                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-                    "call {next}",
-                    "mov r11, rax",
-                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-                    "jmp r11",
-                    next = sym $next,
-                )
-            }
-        )*
-    };
-}
-
-exec_with_list! {
-    execl, next_execl, c"execl";
-    execlp, next_execlp, c"execlp";
-    execle, next_execle, c"execle";
+passes_registers! {
+    fn execl() { before_exec() }
+    fn execlp() { before_exec() }
+    fn execle() { before_exec() }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
-    catch_panic(|| {
-        process::before_exit();
-        None
-    });
+    attempt(process::before_exit);
     loop {
         // SAFETY: Typed: a system call with one integer, which does not return.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
@@ -123,10 +85,9 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn abort() -> ! {
-    catch_panic(|| {
+    attempt(|| {
         // The program's signal handler may continue.
         process::before_possible_exit();
-        None
     });
     // As in the C library: the program's handler runs first, then the default action.
     // SAFETY: Typed: structures of libc, for which zeros are valid. Lent: they are variables of this function.
@@ -152,17 +113,11 @@ hooks! {
         match what {
             // It usually comes before a filter.
             libc::PR_SET_NO_NEW_PRIVS if a == 1 => {
-                catch_panic(|| {
-                    process::before_possible_filter();
-                    None
-                });
+                attempt(process::before_possible_filter);
             }
             // Without a filter, this call only tests whether filters are supported.
             libc::PR_SET_SECCOMP if a != c_ulong::from(libc::SECCOMP_MODE_FILTER) || b != 0 => {
-                catch_panic(|| {
-                    process::before_filter();
-                    None
-                });
+                attempt(process::before_filter);
             }
             _ => {}
         }

@@ -13,14 +13,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use super::{
-    FdState, blocking, catch_panic, descriptor, epoll, fd_state, io, may_be_mapped, poll, process,
-    socket, uncommon,
+    FdState, attempt, blocking, catch_panic, descriptor, epoll, fd_state, io, may_be_mapped, poll,
+    process, socket, uncommon,
 };
 use crate::epoll_set_list;
 use crate::errno;
 use crate::process as of;
 use crate::program_rings::{self, RingParams};
-use crate::raw_libc::{self as libc, timespec};
+use crate::raw_libc as libc;
 use crate::real;
 use crate::sys;
 
@@ -252,27 +252,24 @@ const KERNEL_SET: c_long = 8;
 unsafe fn by_convention(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, d, e, f] = args;
     let fd = a as c_int;
-    let now = timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
     // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     let ret = unsafe {
         match number {
-            libc::SYS_ppoll => {
-                let (fds, count) = (Word::of(a), Word::of(b));
-                let any = poll::prepare_all(fds, count);
-                let timeout = if any { &raw const now } else { Word::of(c) };
-                let ret = libc::syscall(number, a, b, timeout, d, e) as c_int;
-                if any {
-                    poll::add_buffered(fds, count, ret)
+            libc::SYS_ppoll => poll::poll_with(Word::of(a), Word::of(b), |any| {
+                let timeout = if any {
+                    &raw const poll::NOW
                 } else {
-                    ret
-                }
-            }
+                    Word::of(c)
+                };
+                libc::syscall(number, a, b, timeout, d, e) as c_int
+            }),
             libc::SYS_pselect6 => {
                 poll::select_with(fd, Word::of(b), Word::of(c), Word::of(d), |any| {
-                    let timeout = if any { &raw const now } else { Word::of(e) };
+                    let timeout = if any {
+                        &raw const poll::NOW
+                    } else {
+                        Word::of(e)
+                    };
                     libc::syscall(number, a, b, c, d, timeout, f) as c_int
                 })
             }
@@ -312,7 +309,7 @@ unsafe fn refuses_ring(entries: c_uint, params: *const RingParams) -> bool {
     let refuse = || {
         // SAFETY: Lent: the program passes parameters to read; see `may_be_mapped`.
         let params = unsafe { params.read_unaligned() };
-        program_rings::refuses(entries, params).then_some(Ok(0))
+        program_rings::refuses(entries, params).then_some(())
     };
     may_be_mapped(params) && catch_panic(refuse).is_some()
 }
@@ -320,12 +317,6 @@ unsafe fn refuses_ring(entries: c_uint, params: *const RingParams) -> bool {
 /// Dispatches calls on processes, credentials and exit. Most of them pass through after the library's own preparation.
 unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
     let &[number, a, b, c, ..] = args;
-    let before = |part: fn()| {
-        catch_panic(|| {
-            part();
-            None
-        });
-    };
     // SAFETY: Typed, Lent: the program's own arguments, in the types of the hooks' manual pages.
     unsafe {
         match number {
@@ -345,22 +336,22 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
                     return cloned(args, flags, stack);
                 }
             }
-            libc::SYS_execveat => before(of::before_exec),
-            libc::SYS_exit => before(thread_ends),
+            libc::SYS_execveat => attempt(of::before_exec),
+            libc::SYS_exit => attempt(thread_ends),
             libc::SYS_exit_group => process::_exit(a as c_int),
             // Other operations only query, as do these two with invalid arguments.
             libc::SYS_seccomp
                 if a as c_uint == libc::SECCOMP_SET_MODE_STRICT && b == 0
                     || a as c_uint == libc::SECCOMP_SET_MODE_FILTER && c != 0 =>
             {
-                before(of::before_filter);
+                attempt(of::before_filter);
             }
             libc::SYS_setuid
             | libc::SYS_setgid
             | libc::SYS_setreuid
             | libc::SYS_setregid
             | libc::SYS_setresuid
-            | libc::SYS_setresgid => before(of::before_credential_change),
+            | libc::SYS_setresgid => attempt(of::before_credential_change),
             _ => {}
         }
     }
@@ -372,27 +363,18 @@ unsafe fn cloned(args: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
     if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
         return Some(pass_on!(forked(args)));
     }
-    catch_panic(|| {
-        of::before_clone(flags as c_int);
-        None
-    });
+    attempt(|| of::before_clone(flags as c_int));
     None
 }
 
 /// Forks, and runs the library's fork handlers: a child of a raw call runs no handler of `pthread_atfork`.
 unsafe fn forked(args: &[c_long; 7]) -> c_long {
-    catch_panic(|| {
-        of::before_fork_child();
-        None
-    });
+    attempt(of::before_fork_child);
     let &[number, a, b, c, d, e, f] = args;
     // SAFETY: Typed, Lent: the program's own system call, unchanged.
     let ret = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if ret == 0 {
-        catch_panic(|| {
-            of::on_fork_child();
-            None
-        });
+        attempt(|| of::on_fork_child());
     }
     ret
 }

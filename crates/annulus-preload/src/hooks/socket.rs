@@ -12,17 +12,17 @@ use libc::{sockaddr, socklen_t};
 use super::blocking::{before_accept, before_connect};
 use super::io::read_buffered;
 use super::unserve::{flush, hand_back, never_serve, never_serve_siblings};
-use super::{FdState, catch_panic, create, fd_state, may_be_mapped};
+use super::{FdState, attempt, buffered, catch_panic, create, fd_state, may_be_mapped};
 use crate::classify;
+use crate::connection::Conn;
 use crate::counters::{self, Call, Why};
-use crate::epoll_set::Set;
-use crate::errno::{self, CallResult, into_return_int};
+use crate::epoll_set::{Set, SetGuard};
+use crate::errno::{self, into_return_int};
 use crate::events::{IN, OUT};
 use crate::fd_table::{self, Entry, Kind};
 use crate::gate;
 use crate::hand_back;
 use crate::output;
-use crate::receive;
 use crate::send;
 use crate::shut_down;
 use crate::sockopts;
@@ -55,10 +55,7 @@ fn accepted(listener_fd: c_int, fd: c_int, nonblock: bool) -> c_int {
     if fd >= 0
         && let (Some(listener), Some(entry)) = (fd_table::entry(listener_fd), fd_table::entry(fd))
     {
-        catch_panic(|| {
-            classify::accepted((listener, listener_fd), (entry, fd), nonblock);
-            None
-        });
+        attempt(|| classify::accepted((listener, listener_fd), (entry, fd), nonblock));
     }
     fd
 }
@@ -99,10 +96,7 @@ hooks! {
             counters::served(Call::Shutdown);
             return into_return_int(result);
         }
-        catch_panic(|| {
-            shut_down::before_shutdown(fd);
-            None
-        });
+        attempt(|| shut_down::before_shutdown(fd));
         // A connection that was shut down before it is added to a set is not served.
         never_serve(fd, Why::NotConnected);
         pass_on!(real(fd, how))
@@ -121,16 +115,15 @@ hooks! {
             }
             FdState::Connection(entry) if !is_harmless => {
                 if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-                    catch_panic(|| {
-                        let mut guard = gate::served(entry, fd).ok()?;
-                        hand_back::hand_back_for_low_water(&mut guard, fd);
-                        None
-                    });
+                    let back = |guard: &mut SetGuard, _| {
+                        hand_back::hand_back_for_low_water(guard, fd);
+                    };
+                    attempt(|| gate::with(entry, fd, back));
                 } else {
                     hand_back(fd, Why::UnknownOption);
                 }
                 let encrypts = level == SOL_TLS;
-                let too_late = encrypts && catch_panic(|| holds_bytes(entry, fd)).is_some();
+                let too_late = encrypts && (buffered(fd) > 0 || flush(fd).is_some());
                 let ret = if too_late {
                     // As on a kernel without TLS support: the program then encrypts the stream itself.
                     errno::set(libc::ENOPROTOOPT);
@@ -159,7 +152,10 @@ hooks! {
             FdState::Connection(entry) if sockopts::edges_of(level, name) != 0 => {
                 let ret = pass_on!(real(fd, level, name, value, bytes));
                 if ret == 0 {
-                    catch_panic(|| report_edge(entry, fd, sockopts::edges_of(level, name)));
+                    let report = |guard: &mut SetGuard, connection| {
+                        report_edge(guard, entry, connection, sockopts::edges_of(level, name));
+                    };
+                    attempt(|| gate::with(entry, fd, report));
                 }
                 return ret;
             }
@@ -177,13 +173,11 @@ unsafe fn first_word(value: *const c_int, bytes: socklen_t) -> Option<c_int> {
 }
 
 /// Reports those of the events `key` that are pending, also if they were reported before.
-fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult> {
-    let mut guard = gate::served(entry, fd).ok()?;
-    guard.forget_reported_fd(fd);
-    let connection = guard.connection(fd)?;
+fn report_edge(guard: &mut SetGuard, entry: &Entry, connection: Conn, key: u32) {
+    guard.forget_reported_fd(connection.fd);
     if entry.kind() == Kind::Served && key == OUT {
-        guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
-        output::check_writable(&mut guard, connection);
+        guard[connection].is_narrow = sockopts::has_small_send_buffer(connection.fd);
+        output::check_writable(guard, connection);
     }
     // Of a connection that was handed back, the kernel reports everything but what the library holds. It reports
     // nothing at all if it has neither unread bytes nor the end of the stream.
@@ -193,22 +187,12 @@ fn report_edge(entry: &'static Entry, fd: c_int, key: u32) -> Option<CallResult>
         guard.notify(connection, key);
     }
     if holds {
-        output::report_again(&guard, connection, key);
+        output::report_again(guard, connection, key);
     }
-    None
 }
 
 /// The option level with which the kernel starts to encrypt or decrypt a stream, at the next byte that it has.
 const SOL_TLS: c_int = 282;
-
-/// Returns whether the library holds bytes of a connection, received or unsent.
-fn holds_bytes(entry: &'static Entry, fd: c_int) -> Option<CallResult> {
-    let buffered = receive::readable(entry, fd)? > 0;
-    let guard = gate::served(entry, fd).ok()?;
-    let connection = guard.connection(fd)?;
-    let unsent = !guard[connection].backlog.is_empty();
-    (buffered || unsent).then_some(Ok(0))
-}
 
 hooks! {
     fn sockatmark(fd: c_int) -> c_int {
@@ -271,14 +255,9 @@ const SO_MEMINFO: c_int = 55;
 fn has_bytes_to_read(fd: c_int) -> bool {
     never_serve_siblings(fd, Why::UnknownFlags);
     hand_back(fd, Why::UnknownFlags);
-    match fd_state(fd) {
-        FdState::Connection(entry) => {
-            catch_panic(|| (receive::readable(entry, fd)? > 0).then_some(Ok(0))).is_some()
-        }
-        FdState::Kernel => {
-            never_serve(fd, Why::UnknownFlags);
-            false
-        }
-        _ => false,
+    let has_any = buffered(fd) > 0;
+    if let FdState::Kernel = fd_state(fd) {
+        never_serve(fd, Why::UnknownFlags);
     }
+    has_any
 }

@@ -12,7 +12,7 @@ use libc::FILE;
 
 use super::io::read_buffered;
 use super::unserve::{hand_back, never_serve};
-use super::{catch_panic, may_be_mapped};
+use super::{attempt, may_be_mapped};
 use crate::counters::Why;
 use crate::descriptor as of;
 use crate::fd_table::{self, Kind};
@@ -73,10 +73,7 @@ unsafe fn before_close(stream: *mut FILE) {
         fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Library));
     if let Some(entry) = tracked {
         hand_back(fd, Why::Stdio);
-        catch_panic(|| {
-            of::leave_to_libc(entry, fd);
-            None
-        });
+        attempt(|| of::leave_to_libc(entry, fd));
     } else {
         of::forget(fd);
     }

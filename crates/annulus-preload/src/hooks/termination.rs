@@ -6,16 +6,16 @@
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::{pid_t, pthread_t, sigval};
 
-use super::catch_panic;
+use super::attempt;
 use super::process::before_exec;
 use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::process;
-use crate::real::{self, Run, call_next};
+use crate::real::{Run, call_next};
 use crate::ring_policy;
 use crate::signals;
 use crate::sys;
@@ -26,10 +26,7 @@ hooks! {
     /// Takes the largest number of arguments; those that the caller left out are forwarded unread.
     fn clone(run: Option<Run>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t,
         thread: *mut c_void, child: *mut pid_t) -> c_int {
-        catch_panic(|| {
-            process::before_clone(flags);
-            None
-        });
+        attempt(|| process::before_clone(flags));
         pass_on!(real(run, stack, flags, argument, parent, thread, child))
     }
 
@@ -46,44 +43,19 @@ hooks! {
     fn pthread_cancel(thread: pthread_t) -> c_int {
         let ret = pass_on!(real(thread));
         if ret == 0 {
-            catch_panic(|| {
-                epoll_set_list::cancel_sleep_of(thread as usize);
-                None
-            });
+            attempt(|| epoll_set_list::cancel_sleep_of(thread as usize));
         }
         ret
     }
 }
 
-extern "C" fn next_sigsetjmp(saves_mask: c_int) -> *mut c_void {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    // A handler that jumps without restoring the mask would leave its signal blocked.
-    if saves_mask != 0 {
-        signals::MAY_JUMP.store(true, Ordering::Relaxed);
+passes_registers! {
+    fn __sigsetjmp(_environment: *mut c_void, saves_mask: c_int) {
+        // A handler that jumps without restoring the mask would leave its signal blocked.
+        if saves_mask != 0 {
+            signals::MAY_JUMP.store(true, Ordering::Relaxed);
+        }
     }
-    match NEXT.load(Ordering::Relaxed) {
-        next if next.is_null() => real::resolve(&NEXT, c"__sigsetjmp"),
-        next => next,
-    }
-}
-
-/// Returns twice, as the next function does, which gets the registers and the stack unchanged.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-unsafe extern "C" fn __sigsetjmp() {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "mov edi, esi",
-        "call {next}",
-        "mov r11, rax",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp r11",
-        next = sym next_sigsetjmp,
-    )
 }
 
 /// Defines functions of libc that jump.
@@ -92,10 +64,7 @@ macro_rules! jumps {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name(to: *mut c_void, value: c_int) -> ! {
-                catch_panic(|| {
-                    epoll_set_list::all().for_each(Set::abandon_wait);
-                    None
-                });
+                attempt(|| epoll_set_list::all().for_each(Set::abandon_wait));
                 call_next!($name(to: *mut c_void, value: c_int) -> c_int);
                 // SAFETY: Typed: it may be called at any time.
                 unsafe { libc::abort() }
@@ -114,10 +83,7 @@ macro_rules! aborts {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> ! {
-                catch_panic(|| {
-                    process::before_possible_exit();
-                    None
-                });
+                attempt(process::before_possible_exit);
                 call_next!($name($($arg: $type),*) -> c_int);
                 // SAFETY: Typed: it may be called at any time.
                 unsafe { libc::abort() }

@@ -9,17 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::msghdr;
 
-use super::{FdState, catch_panic, fd_state};
+use super::{FdState, attempt, buffered, catch_panic, fd_state};
 use crate::counters::Why;
 use crate::deferred_output;
-use crate::epoll_set::Set;
+use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
 use crate::errno::CallResult;
 use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
 use crate::gate;
 use crate::hand_back;
 use crate::output;
-use crate::receive;
 use crate::set_end;
 use crate::sockopts;
 use crate::stops;
@@ -27,11 +26,7 @@ use crate::stops;
 /// Hands the descriptor back to the kernel.
 pub(super) fn hand_back(fd: c_int, why: Why) {
     if let FdState::Connection(entry) = fd_state(fd) {
-        catch_panic(|| {
-            let mut guard = gate::served(entry, fd).ok()?;
-            hand_back::hand_back(&mut guard, fd, why);
-            None
-        });
+        attempt(|| gate::with(entry, fd, |guard, _| hand_back::hand_back(guard, fd, why)));
     }
 }
 
@@ -41,12 +36,12 @@ pub(super) fn flush(fd: c_int) -> Option<CallResult> {
     let FdState::Connection(entry) = fd_state(fd) else {
         return None;
     };
-    catch_panic(|| {
-        let mut guard = gate::served(entry, fd).ok()?;
-        let connection = guard.connection(fd)?;
-        output::flush(&mut guard, connection);
-        (!guard[connection].backlog.is_empty()).then_some(Err(libc::EAGAIN))
-    })
+    let is_deferred = |guard: &mut SetGuard, connection| {
+        output::flush(guard, connection);
+        !guard[connection].backlog.is_empty()
+    };
+    let is_deferred = catch_panic(|| gate::with(entry, fd, is_deferred));
+    (is_deferred == Some(true)).then_some(Err(libc::EAGAIN))
 }
 
 /// Stops serving all connections of the same listener, and hands back those that are served. The program will probably
@@ -121,12 +116,8 @@ pub(super) fn on_signal_driven_io(fd: c_int) {
 pub(super) fn at_mark(fd: c_int) -> Option<bool> {
     never_serve_siblings(fd, Why::UnknownFlags);
     hand_back(fd, Why::UnknownFlags);
-    let FdState::Connection(entry) = fd_state(fd) else {
-        return None;
-    };
     // Buffered bytes are read first, so the mark is further on.
-    let buffered = catch_panic(|| receive::readable(entry, fd).map(Ok));
-    matches!(buffered, Some(Ok(1..))).then_some(false)
+    (buffered(fd) > 0).then_some(false)
 }
 
 /// Stops serving a descriptor that is about to be passed to another process. Bytes that a ring has received and the
@@ -148,9 +139,9 @@ fn pass_on(fd: c_int) {
         }
         Kind::Set => {
             catch_panic(|| {
-                let mut guard = Set::of(entry).and_then(Set::take)?;
+                let mut guard = Set::of(entry)?.take()?;
                 set_end::pass_through_set(&mut guard, Why::PassedOn);
-                None
+                Some(())
             });
         }
         _ => {}
@@ -161,7 +152,7 @@ fn send_before_sharing(fd: c_int) {
     catch_panic(|| {
         let mut guard = Set::of(fd_table::entry(fd)?)?.take()?;
         deferred_output::send_before_sharing(&mut guard, fd);
-        None
+        Some(())
     });
 }
 

@@ -35,13 +35,14 @@ const PRELOAD_LAYERS: [&str; 10] = [
 
 /// The crates of the workspace that each crate may depend on.
 #[rustfmt::skip]
-const CRATES: [(&str, &str); 9] = [
+const CRATES: [(&str, &str); 10] = [
     ("annulus", ""),
     ("annulus-http", "annulus"),
     ("annulus-hyper", "annulus"),
     ("annulus-baselines", "annulus"),
     ("annulus-object-store", "annulus"),
     ("annulus-observe", "annulus"),
+    ("annulus-pool", "annulus"),
     ("annulus-preload", "annulus"),
     ("annulus-testing", "annulus"),
     ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines annulus-preload"),

@@ -1,0 +1,81 @@
+//! Several pages at once, of one file or of many.
+//!
+//! Batches that hold pages and wait for frames could wait for each other indefinitely. So a batch that finds no free
+//! frame drops all its pages, and continues when it is its turn: only one at a time holds pages while it waits.
+
+use std::io;
+
+use crate::file::{PoolFile, Waiting};
+use crate::page::Page;
+
+enum Request<'a> {
+    Here(Page),
+    Read(Waiting<'a>),
+}
+
+/// Returns the pages, in the order in which they are asked for.
+pub(crate) async fn pages<'a>(
+    asked: impl ExactSizeIterator<Item = (&'a PoolFile, u64)> + Clone,
+) -> io::Result<Vec<Page>> {
+    let Some((first, _)) = asked.clone().next() else {
+        return Ok(Vec::new());
+    };
+    let pool = first.core().pool();
+    if asked.len() > pool.frame_count() {
+        let what = format!(
+            "{} pages at once, and the pool has {} frames: ask for fewer, or give the pool more memory",
+            asked.len(),
+            pool.frame_count()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    if let Some(wanted) = begin(asked.clone())? {
+        let mut pages = Vec::with_capacity(wanted.len());
+        for one in wanted {
+            pages.push(match one {
+                Request::Here(page) => page,
+                Request::Read(waiting) => waiting.await?,
+            });
+        }
+        return Ok(pages);
+    }
+    let turn = pool.turn.lock().await;
+    let mut pages = Vec::with_capacity(asked.len());
+    for (file, number) in asked {
+        pages.push(file.page(number).await?);
+    }
+    drop(turn);
+    Ok(pages)
+}
+
+/// Takes the pages that are in memory, and begins to read the others. Returns `None` if there are not enough frames.
+fn begin<'a>(
+    asked: impl ExactSizeIterator<Item = (&'a PoolFile, u64)>,
+) -> io::Result<Option<Vec<Request<'a>>>> {
+    let mut wanted = Vec::with_capacity(asked.len());
+    for (file, number) in asked {
+        let core = file.core();
+        core.pool().check_process()?;
+        let page = core.number(number)?;
+        let one = loop {
+            if let Some(guard) = core.hit(page) {
+                break Request::Here(guard);
+            }
+            let Some(frame) = core.pool().try_frame() else {
+                return Ok(None);
+            };
+            if let Some(mut waiting) = core.join(page, Some(frame)) {
+                waiting.begin();
+                break Request::Read(waiting);
+            }
+        };
+        wanted.push(one);
+    }
+    // The first bytes of each page are on their way to the processor before the caller reads the first page.
+    for one in &wanted {
+        if let Request::Here(page) = one {
+            page.prefetch();
+        }
+    }
+    Ok(Some(wanted))
+}

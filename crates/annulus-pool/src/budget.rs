@@ -1,0 +1,59 @@
+//! A task whose pages are all in memory never waits. It would starve the other tasks of its executor if it did not
+//! yield.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+/// The hits in a row, on one thread, after which a task yields: about as many as Tokio's budget, in copies of 4 KiB.
+const HITS: u32 = 128;
+
+thread_local! {
+    static LEFT: Cell<u32> = const { Cell::new(HITS) };
+}
+
+/// Spends one hit, and yields if too many followed each other.
+#[inline]
+pub(crate) async fn spend() {
+    let left = LEFT.with(|left| {
+        left.set(left.get().wrapping_sub(1));
+        left.get()
+    });
+    if left == 0 {
+        LEFT.set(HITS);
+        let mut has_yielded = false;
+        poll_fn(|context| {
+            if has_yielded {
+                return Poll::Ready(());
+            }
+            has_yielded = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// Blocks the thread on a future.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
+        }
+        std::thread::park();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Unpark>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,183 @@
+//! # Safety
+//!
+//! The protocol between those who read a page and those who evict it, on one entry of a file's table and one hazard
+//! slot.
+//!
+//! A reader writes the frame's address into its slot, and reads the entry again: if it still names the frame, the frame
+//! stays. To evict a page, a thread unlinks the entry, executes the heavy barrier, and then reads all slots: a frame
+//! whose address is in none of them has no reader and gets none. Neither side changes a value atomically on a hit
+//! (Guarded; the table is Typed).
+#![allow(unsafe_code)]
+
+use crate::barrier;
+use crate::mutation::{Mutation, broken};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+
+/// A page's entry in the table of its file.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Entry(AtomicU32);
+
+/// The state of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Not in memory. `evicted` is when it was last there, in evictions of the pool; `None` if never.
+    Absent { evicted: Option<u32> },
+    /// Being read; the file's list of loads has it.
+    Loading,
+    /// In this frame.
+    Resident(u32),
+}
+
+const LOADING: u32 = 0x7fff_ffff;
+const EVICTED: u32 = 0x8000_0000;
+
+/// The largest number of frames of a pool.
+pub(crate) const FRAMES_MAX: usize = 0x7fff_fffe;
+
+impl State {
+    fn word(self) -> u32 {
+        match self {
+            State::Absent { evicted: None } => 0,
+            State::Absent { evicted: Some(at) } => EVICTED | at,
+            State::Loading => LOADING,
+            State::Resident(frame) => frame + 1,
+        }
+    }
+
+    fn of(word: u32) -> State {
+        match word {
+            0 => State::Absent { evicted: None },
+            LOADING => State::Loading,
+            _ if word & EVICTED != 0 => State::Absent {
+                evicted: Some(word & !EVICTED),
+            },
+            _ => State::Resident(word - 1),
+        }
+    }
+}
+
+impl Entry {
+    /// A page that was never in memory.
+    #[cfg(annulus_loom)]
+    pub(crate) fn new() -> Entry {
+        Entry(AtomicU32::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        State::of(self.0.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn frame(&self) -> Option<u32> {
+        let word = self.0.load(Ordering::Acquire);
+        // Neither 0, nor `LOADING`, nor evicted.
+        (word.wrapping_sub(1) < LOADING - 1).then(|| word - 1)
+    }
+
+    /// Changes the state if it is still `from`.
+    pub(crate) fn change(&self, from: State, to: State) -> bool {
+        let (from, to) = (from.word(), to.word());
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        self.0.compare_exchange(from, to, order.0, order.1).is_ok()
+    }
+
+    /// Sets the state. For the one who loads the page, after the frame has its bytes.
+    pub(crate) fn set(&self, state: State) {
+        let order = if broken(Mutation::PublishedUnreleased) {
+            Ordering::Relaxed
+        } else {
+            Ordering::Release
+        };
+        self.0.store(state.word(), order);
+    }
+}
+
+/// Protects the frame of a resident page with an empty slot. Returns `None`, with the slot empty, if the page is not
+/// resident.
+#[inline]
+pub(crate) fn protect(
+    entry: &Entry,
+    slot: &AtomicUsize,
+    address: impl Fn(u32) -> usize,
+) -> Option<u32> {
+    let mut frame = entry.frame()?;
+    loop {
+        slot.store(address(frame), Ordering::Relaxed);
+        barrier::light();
+        let again = if broken(Mutation::EntryReadOnce) {
+            Some(frame)
+        } else {
+            entry.frame()
+        };
+        match again {
+            Some(same) if same == frame => return Some(frame),
+            Some(other) => frame = other,
+            None => {
+                slot.store(0, Ordering::Relaxed);
+                return None;
+            }
+        }
+    }
+}
+
+/// Protects a frame that is pinned, so it needs no second look.
+pub(crate) fn protect_pinned(slot: &AtomicUsize, address: usize) {
+    slot.store(address, Ordering::Relaxed);
+}
+
+/// Ends the protection: the reads of the frame are before it.
+#[inline]
+fn release(slot: &AtomicUsize) {
+    let order = if broken(Mutation::SlotUnreleased) {
+        Ordering::Relaxed
+    } else {
+        Ordering::Release
+    };
+    slot.store(0, order);
+}
+
+/// Ends the protection, and returns whether someone waits for a frame, who may need to be told.
+#[inline]
+pub(crate) fn release_and_look(slot: &AtomicUsize, waiting: &AtomicUsize) -> bool {
+    release(slot);
+    if broken(Mutation::WaitersForgotten) {
+        return false;
+    }
+    barrier::light();
+    waiting.load(Ordering::Relaxed) != 0
+}
+
+/// Announces that a task waits for a frame. A thread that ends a protection later sees it, and the caller sees the
+/// protections that ended before.
+pub(crate) fn announce(waiting: &AtomicUsize) {
+    waiting.fetch_add(1, Ordering::Relaxed);
+    if !broken(Mutation::WaitUnfenced) {
+        // Without the barrier, the slots are not read either.
+        let _ = barrier::heavy();
+    }
+}
+
+/// Returns whether an unlinked frame may be filled again. A page that is passed on is pinned until its last receiver
+/// has filled a slot, so the pins are read first. Only after the heavy barrier.
+pub(crate) fn is_free(pinned: impl FnOnce() -> bool, protected: impl FnOnce() -> bool) -> bool {
+    if broken(Mutation::SlotsBeforePins) {
+        let protected = protected();
+        return !protected && !pinned();
+    }
+    !pinned() && !protected()
+}
+
+/// Returns the address that a slot protects, or 0. Only after the heavy barrier does 0 mean that no one has it.
+pub(crate) fn protected(slot: &AtomicUsize) -> usize {
+    slot.load(Ordering::Acquire)
+}
+
+/// Returns the table of a file: pages that were never in memory. Its own memory is provided as it is touched.
+#[cfg(not(annulus_loom))]
+pub(crate) fn table(pages: usize) -> Box<[Entry]> {
+    let zeros = Box::into_raw(vec![0_u32; pages].into_boxed_slice());
+    // SAFETY: Typed: an entry is an `AtomicU32`, which has the size, the alignment and the values of a `u32`.
+    unsafe { Box::from_raw(zeros as *mut [Entry]) }
+}

@@ -1,0 +1,199 @@
+//! A page that is being read. All who wait for it share the operation: the first one that is polled continues it, so a
+//! task that is never polled delays no other.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use annulus::buf::ArenaBuf;
+
+use crate::sync::lock;
+
+type Reading = Pin<Box<dyn Future<Output = io::Result<ArenaBuf>> + Send>>;
+
+pub(crate) struct Load {
+    /// The time at which the page was last in memory, in evictions.
+    pub(crate) evicted: Option<u32>,
+    /// The frame and the read; `None` once it is done.
+    reading: Mutex<Option<Reading>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Result<u32, Failure>>,
+    waiters: Vec<Waiter>,
+    /// Unused indices of `waiters`.
+    vacant: Vec<usize>,
+    /// True if the load goes on without waiters.
+    detached: bool,
+}
+
+enum Waiter {
+    Waits(Option<Waker>),
+    Gone,
+}
+
+/// An error that several get.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    kind: io::ErrorKind,
+    what: Arc<str>,
+}
+
+impl Failure {
+    pub(crate) fn new(error: &io::Error, what: String) -> Failure {
+        Failure {
+            kind: error.kind(),
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn error(&self) -> io::Error {
+        io::Error::new(self.kind, &*self.what)
+    }
+}
+
+/// The state of a load, for one who waits.
+pub(crate) enum Completion {
+    Nothing,
+    Failed(Failure),
+    /// The frame, which stays until `leave` returns.
+    Page(u32),
+}
+
+/// The rest of the work after one who waited has left.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Others,
+    /// The last one who waited for an unfinished load.
+    Unfinished,
+    /// The last one to whom this frame's page was passed on.
+    Page(u32),
+}
+
+impl Load {
+    pub(crate) fn new(reading: Reading, evicted: Option<u32>, detached: bool) -> Load {
+        Load {
+            evicted,
+            reading: Mutex::new(Some(reading)),
+            state: Mutex::new(State {
+                detached,
+                ..State::default()
+            }),
+        }
+    }
+
+    /// Adds one who waits. The caller holds the lock of the file's loads, so the load is not done.
+    pub(crate) fn join(&self) -> usize {
+        let mut state = lock(&self.state);
+        let waiter = Waiter::Waits(None);
+        match state.vacant.pop() {
+            Some(at) => {
+                state.waiters[at] = waiter;
+                at
+            }
+            None => {
+                state.waiters.push(waiter);
+                state.waiters.len() - 1
+            }
+        }
+    }
+
+    /// Goes on with the read, and returns its result to exactly one caller. Never waits for another thread.
+    pub(crate) fn poll(self: &Arc<Load>) -> Option<io::Result<ArenaBuf>> {
+        // If another thread has it, that one wakes all who wait.
+        let mut reading = self.reading.try_lock().ok()?;
+        let waker = Waker::from(Arc::clone(self));
+        let future = reading.as_mut()?;
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => None,
+            Poll::Ready(result) => {
+                let done = reading.take();
+                drop(reading);
+                drop(done);
+                Some(result)
+            }
+        }
+    }
+
+    /// Ends the read of a load that no one awaits.
+    pub(crate) fn abandon(&self) {
+        // No one polls it: there are no waiters.
+        let reading = lock(&self.reading).take();
+        drop(reading);
+    }
+
+    /// Registers a waker, and returns what there is.
+    pub(crate) fn look(&self, at: usize, waker: &Waker) -> Completion {
+        // Cloned and dropped outside of the lock, because a waker is foreign code.
+        let mut waker = Some(waker.clone());
+        let mut state = lock(&self.state);
+        if let Waiter::Waits(old) = &mut state.waiters[at] {
+            std::mem::swap(old, &mut waker);
+        }
+        let found = match &state.outcome {
+            None => Completion::Nothing,
+            Some(Ok(frame)) => Completion::Page(*frame),
+            Some(Err(failure)) => Completion::Failed(failure.clone()),
+        };
+        drop(state);
+        drop(waker);
+        found
+    }
+
+    /// Returns whether someone waits.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let state = lock(&self.state);
+        state.waiters.len() > state.vacant.len()
+    }
+
+    /// Makes the load end with the last one who waits. Returns whether there is none.
+    pub(crate) fn end_unless_awaited(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.detached = false;
+        state.waiters.len() == state.vacant.len()
+    }
+
+    /// Sets the outcome, and returns those to wake. The caller holds the lock of the file's loads.
+    pub(crate) fn finish(&self, outcome: Result<u32, Failure>) -> Vec<Waker> {
+        let mut state = lock(&self.state);
+        state.outcome = Some(outcome);
+        state.wakers()
+    }
+
+    /// Removes one who waits.
+    pub(crate) fn leave(&self, at: usize) -> Left {
+        let mut state = lock(&self.state);
+        let waiter = std::mem::replace(&mut state.waiters[at], Waiter::Gone);
+        state.vacant.push(at);
+        let is_last = state.vacant.len() == state.waiters.len();
+        let left = match &state.outcome {
+            _ if !is_last => Left::Others,
+            None if !state.detached => Left::Unfinished,
+            Some(Ok(frame)) => Left::Page(*frame),
+            None | Some(Err(_)) => Left::Others,
+        };
+        drop(state);
+        drop(waiter);
+        left
+    }
+}
+
+impl State {
+    fn wakers(&mut self) -> Vec<Waker> {
+        let wakers = self.waiters.iter_mut().filter_map(|waiter| match waiter {
+            Waiter::Waits(waker) => waker.take(),
+            Waiter::Gone => None,
+        });
+        wakers.collect()
+    }
+}
+
+impl Wake for Load {
+    fn wake(self: Arc<Load>) {
+        let wakers = lock(&self.state).wakers();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}

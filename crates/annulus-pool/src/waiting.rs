@@ -1,0 +1,82 @@
+//! The end of a guard. It empties its slot, and then looks for tasks that wait for a frame, and for memory that has
+//! outlived its pool; usually there are none.
+
+use std::sync::{Mutex, Weak};
+
+use annulus::IoBuf;
+use annulus::buf::ArenaBuf;
+
+use crate::entry;
+use crate::hazard;
+use crate::sync::{AtomicUsize, Ordering, lock};
+
+/// A pool in which someone waits for a frame.
+pub(crate) trait Pool: Send + Sync {
+    /// Reports that a guard was dropped.
+    fn tell(&self);
+}
+
+/// The number of those who wait, and of frames in `LEFT`.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// The pools in which someone waits for a frame, or has waited.
+static POOLS: Mutex<Vec<Weak<dyn Pool>>> = Mutex::new(Vec::new());
+/// Frames that guards of ended pools protect.
+static LEFT: Mutex<Vec<ArenaBuf>> = Mutex::new(Vec::new());
+
+/// Ends the protection of a slot.
+#[inline]
+pub(crate) fn release(slot: &AtomicUsize) {
+    if entry::release_and_look(slot, &WAITING) {
+        look();
+    }
+}
+
+/// Announces one who waits for a frame of `pool`. From then on, the end of each guard evicts.
+pub(crate) fn announce(pool: Weak<dyn Pool>) {
+    let mut pools = lock(&POOLS);
+    pools.retain(|other| other.strong_count() > 0 && !Weak::ptr_eq(other, &pool));
+    pools.push(pool);
+    drop(pools);
+    entry::announce(&WAITING);
+}
+
+/// Takes an announcement back.
+pub(crate) fn withdraw() {
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Keeps the memory of an ended pool that guards protect, and drops the rest.
+pub(crate) fn leave(bufs: Vec<ArenaBuf>) {
+    let count = bufs.len();
+    if count == 0 {
+        return;
+    }
+    WAITING.fetch_add(count - 1, Ordering::Relaxed);
+    entry::announce(&WAITING);
+    lock(&LEFT).extend(bufs);
+    drop_left();
+}
+
+#[cold]
+fn look() {
+    let pools = lock(&POOLS).clone();
+    pools
+        .iter()
+        .filter_map(Weak::upgrade)
+        .for_each(|core| core.tell());
+    drop_left();
+}
+
+/// Drops the memory of ended pools that no guard protects any more.
+fn drop_left() {
+    let mut left = lock(&LEFT);
+    if left.is_empty() || !crate::barrier::heavy() {
+        return;
+    }
+    let protected = hazard::in_range(0, usize::MAX);
+    let is_free = |buf: &mut ArenaBuf| protected.binary_search(&buf.stable_ptr().addr()).is_err();
+    let gone: Vec<ArenaBuf> = left.extract_if(.., is_free).collect();
+    drop(left);
+    WAITING.fetch_sub(gone.len(), Ordering::Relaxed);
+    drop(gone);
+}

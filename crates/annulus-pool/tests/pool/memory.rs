@@ -1,0 +1,123 @@
+//! Few frames: eviction, waiting for frames, guards.
+
+use std::sync::Arc;
+
+use crate::{OnDisk, PAGE, opened};
+
+#[tokio::test]
+async fn a_pool_of_one_page_serves_everyone_in_turn() {
+    let on_disk = OnDisk::new(16 * PAGE);
+    let (pool, file) = opened(&on_disk, 1).await;
+    let on_disk = Arc::new(on_disk);
+    let tasks: Vec<_> = (0..32)
+        .map(|task| {
+            let (file, on_disk) = (file.clone(), Arc::clone(&on_disk));
+            tokio::spawn(async move {
+                for step in 0..50 {
+                    let number = (task * 7 + step) % 16;
+                    assert_eq!(&*file.page(number).await.unwrap(), on_disk.page(number));
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(pool.stats().starved > 0, "{:?}", pool.stats());
+}
+
+#[tokio::test]
+async fn the_end_of_a_guard_gives_its_frame_to_one_who_waits() {
+    let on_disk = OnDisk::new(4 * PAGE);
+    let (_pool, file) = opened(&on_disk, 2).await;
+    let held = file.pages(&[0, 1]).await.unwrap();
+    let waiting = tokio::spawn({
+        let file = file.clone();
+        async move { file.page(2).await.unwrap()[0] }
+    });
+    while _pool.stats().starved == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!waiting.is_finished());
+    // On another thread.
+    std::thread::spawn(move || drop(held)).join().unwrap();
+    assert_eq!(waiting.await.unwrap(), on_disk.page(2)[0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_need_more_frames_than_there_are_do_not_wait_for_each_other() {
+    let on_disk = Arc::new(OnDisk::new(64 * PAGE));
+    let (_pool, file) = opened(&on_disk, 8).await;
+    let tasks: Vec<_> = (0..16_u64)
+        .map(|task| {
+            let (file, on_disk) = (file.clone(), Arc::clone(&on_disk));
+            tokio::spawn(async move {
+                for step in 0..20 {
+                    let numbers: Vec<u64> = (0..8)
+                        .map(|at| (task * 13 + step * 5 + at * 3) % 64)
+                        .collect();
+                    let pages = file.pages(&numbers).await.unwrap();
+                    tokio::task::yield_now().await;
+                    for (page, number) in pages.iter().zip(numbers) {
+                        assert_eq!(&**page, on_disk.page(number));
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn pages_that_are_used_stay_beside_a_scan() {
+    let on_disk = OnDisk::new(1000 * PAGE);
+    let (pool, file) = opened(&on_disk, 100).await;
+    // More than the reserve is left for the scan.
+    let hot: Vec<u64> = (0..60).map(|at| at * 16).collect();
+    for _ in 0..4 {
+        for number in &hot {
+            file.page(*number).await.unwrap();
+        }
+    }
+    let before = pool.stats();
+    for number in 0..1000 {
+        file.page(number).await.unwrap();
+        // Each page of the hot set is used about every 60 pages of the scan.
+        file.page(hot[number as usize % 60]).await.unwrap();
+    }
+    let after = pool.stats();
+    // The scan reads 940 pages, and finds 60 in memory.
+    let again = after.loads - before.loads - 940;
+    assert!(
+        again <= 100,
+        "{again} of 1,000 point reads missed: {after:?}"
+    );
+    assert!(after.resident <= 100);
+}
+
+#[tokio::test]
+async fn a_forgotten_guard_takes_its_frame_and_nothing_else() {
+    let on_disk = OnDisk::new(32 * PAGE);
+    let (pool, file) = opened(&on_disk, 4).await;
+    for number in 0..3 {
+        std::mem::forget(file.page(number).await.unwrap());
+    }
+    for number in 3..32 {
+        assert_eq!(&*file.page(number).await.unwrap(), on_disk.page(number));
+    }
+    assert_eq!(&*file.try_page(0).unwrap(), on_disk.page(0));
+    assert!(pool.stats().evicted >= 28);
+}
+
+#[tokio::test]
+async fn a_task_with_all_pages_in_memory_lets_others_run() {
+    let on_disk = OnDisk::new(PAGE);
+    let (_pool, file) = opened(&on_disk, 4).await;
+    file.page(0).await.unwrap();
+    let other = tokio::spawn(async {});
+    while !other.is_finished() {
+        file.page(0).await.unwrap();
+    }
+}

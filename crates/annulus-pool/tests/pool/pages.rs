@@ -1,0 +1,273 @@
+//! The results of each method.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use annulus::{Backend, Engine};
+use annulus_pool::PagePool;
+
+use crate::{OnDisk, PAGE, opened, pool};
+
+#[tokio::test]
+async fn each_method_returns_the_bytes_of_the_file() {
+    let on_disk = OnDisk::new(20 * PAGE + 100);
+    let (pool, file) = opened(&on_disk, 64).await;
+    assert_eq!(
+        (file.len(), file.page_count()),
+        ((20 * PAGE + 100) as u64, 21)
+    );
+
+    assert!(file.try_page(3).is_none());
+    assert_eq!(&*file.page(3).await.unwrap(), on_disk.page(3));
+    assert_eq!(&*file.try_page(3).unwrap(), on_disk.page(3));
+    assert_eq!(file.with(3, |bytes| bytes == on_disk.page(3)), Some(true));
+    assert_eq!(file.with(4, |_| ()), None);
+    // Shorter than the others.
+    assert_eq!(&*file.page(20).await.unwrap(), on_disk.page(20));
+
+    let numbers = [20, 0, 3, 7, 7, 19];
+    for (page, number) in file.pages(&numbers).await.unwrap().iter().zip(numbers) {
+        assert_eq!(&**page, on_disk.page(number));
+    }
+    let (from, to) = (5 * PAGE - 10, 20 * PAGE + 100);
+    let mut bytes = vec![0; to - from];
+    assert!(!file.try_read_exact_at(&mut bytes, from as u64).unwrap());
+    file.read_exact_at(&mut bytes, from as u64).await.unwrap();
+    assert_eq!(bytes, on_disk.bytes[from..to]);
+    bytes.fill(0);
+    assert!(file.try_read_exact_at(&mut bytes, from as u64).unwrap());
+    assert_eq!(bytes, on_disk.bytes[from..to]);
+
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.resident, stats.held, stats.evicted),
+        (stats.loads as usize, 0, 0)
+    );
+    // Each page once: 3, 20, 0, 7, 19, and those of the range.
+    assert_eq!(stats.loads, 19);
+}
+
+#[tokio::test]
+async fn bad_numbers_and_ranges_are_errors() {
+    let on_disk = OnDisk::new(PAGE + 1);
+    let (pool, file) = opened(&on_disk, 4).await;
+    let error = file.page(2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(
+        error.to_string().contains("the file has 2 pages"),
+        "{error}"
+    );
+    assert!(file.try_page(2).is_none() && file.try_page(u64::MAX).is_none());
+    for offset in [PAGE as u64, PAGE as u64 + 1, u64::MAX - 1] {
+        let error = file.read_exact_at(&mut [0; 2], offset).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+    }
+    assert_eq!(
+        file.pages(&[0; 5]).await.unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    file.prefetch(0..u64::MAX);
+    file.invalidate(7..7);
+    let other = crate::pool(&Engine::new().unwrap(), 1);
+    assert_eq!(
+        other.pages(&[(&file, 0)]).await.unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    drop(pool);
+
+    for (memory, page_bytes) in [(1 << 20, 0), (1 << 20, 1000), (4096, 4096), (0, 4096)] {
+        let engine = Engine::new().unwrap();
+        let builder = PagePool::builder(&engine)
+            .memory(memory)
+            .page_bytes(page_bytes);
+        assert_eq!(builder.build().unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn pages_are_read_without_io_uring_and_by_threads_that_block() {
+    let on_disk = OnDisk::new(9 * PAGE);
+    let fallback = Engine::builder()
+        .backend(Backend::Fallback)
+        .build()
+        .unwrap();
+    for engine in [fallback, Engine::new().unwrap()] {
+        let pool = pool(&engine, 4);
+        let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for number in (0..9).chain(0..9) {
+                        assert_eq!(&*file.page_blocking(number).unwrap(), on_disk.page(number));
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_prefetched_page_is_there_or_on_its_way() {
+    let on_disk = OnDisk::new(64 * PAGE);
+    let (pool, file) = opened(&on_disk, 64).await;
+    file.prefetch(0..1 << 20);
+    // An eighth of the frames.
+    assert_eq!((pool.stats().loads, pool.stats().misses), (8, 0));
+    for number in 0..8 {
+        while file.try_page(number).is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(&*file.try_page(number).unwrap(), on_disk.page(number));
+    }
+    assert_eq!((pool.stats().loads, pool.stats().misses), (8, 0));
+}
+
+#[tokio::test]
+async fn pages_that_are_invalidated_or_whose_file_is_closed_leave_memory_but_not_their_guards() {
+    let on_disk = OnDisk::new(8 * PAGE);
+    let (pool, file) = opened(&on_disk, 16).await;
+    let guards = file.pages(&[0, 1, 2, 3, 4, 5, 6, 7]).await.unwrap();
+    file.invalidate(0..2 * PAGE as u64);
+    assert!(file.try_page(0).is_none() && file.try_page(1).is_none());
+    assert_eq!((pool.stats().resident, pool.stats().held), (6, 2));
+    assert_eq!(&*file.page(1).await.unwrap(), on_disk.page(1));
+    drop(file);
+    assert_eq!((pool.stats().resident, pool.stats().held), (0, 9 - 1));
+    for (page, number) in guards.iter().zip(0..) {
+        assert_eq!(&**page, on_disk.page(number));
+    }
+    drop(guards);
+    // Frames without guards are found when frames are needed.
+    let file = pool.open(&on_disk.path).await.unwrap();
+    for number in (0..8).chain(0..8).chain(0..8) {
+        assert_eq!(&*file.page(number).await.unwrap(), on_disk.page(number));
+    }
+}
+
+#[tokio::test]
+async fn an_error_goes_to_those_who_wait_and_the_next_call_reads_again() {
+    let on_disk = OnDisk::new(4 * PAGE);
+    let engine = Engine::new().unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let pool = PagePool::builder(&engine).check(move |path, number, bytes| {
+        assert!(path.ends_with("data") && bytes.len() == PAGE);
+        match (number, counted.fetch_add(1, Ordering::Relaxed)) {
+            (2, 0) => Err(std::io::Error::new(
+                ErrorKind::InvalidData,
+                "a wrong checksum",
+            )),
+            _ => Ok(()),
+        }
+    });
+    let pool = pool.build().unwrap();
+    let file = pool.open(&on_disk.path).await.unwrap();
+    let (one, other) = tokio::join!(file.page(2), file.page(2));
+    for error in [one.unwrap_err(), other.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        let text = error.to_string();
+        assert!(
+            text.contains("page 2 of ") && text.ends_with("a wrong checksum"),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        (
+            pool.stats().loads,
+            pool.stats().failed,
+            pool.stats().resident
+        ),
+        (1, 1, 0)
+    );
+    assert_eq!(&*file.page(2).await.unwrap(), on_disk.page(2));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_file_that_has_become_shorter_is_an_error() {
+    let on_disk = OnDisk::new(4 * PAGE + 50);
+    let (_pool, file) = opened(&on_disk, 16).await;
+    let kept = file.page(0).await.unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&on_disk.path)
+        .unwrap()
+        .set_len(4 * PAGE as u64 + 10)
+        .unwrap();
+    assert_eq!(
+        file.page(4).await.unwrap_err().kind(),
+        ErrorKind::UnexpectedEof
+    );
+    std::fs::File::options()
+        .write(true)
+        .open(&on_disk.path)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    for number in 1..5 {
+        let error = file.page(number).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+    }
+    assert_eq!(&*kept, on_disk.page(0));
+}
+
+#[tokio::test]
+async fn larger_pages_and_file_systems_in_memory() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("data");
+    let bytes = crate::contents(7, 300_000);
+    std::fs::write(&path, &bytes).unwrap();
+    let engine = Engine::new().unwrap();
+    let pool = PagePool::builder(&engine)
+        .page_bytes(65_536)
+        .build()
+        .unwrap();
+    let file = pool.open(&path).await.unwrap();
+    assert_eq!((file.page_count(), pool.page_bytes()), (5, 65_536));
+    let mut all = vec![0; bytes.len()];
+    file.read_exact_at(&mut all, 0).await.unwrap();
+    assert!(all == bytes);
+}
+
+#[cfg(feature = "bytes")]
+#[tokio::test]
+async fn a_range_without_a_copy_has_the_bytes_and_lets_go_of_pages() {
+    use bytes::Buf;
+
+    let on_disk = OnDisk::new(9 * PAGE + 5);
+    let (pool, file) = opened(&on_disk, 16).await;
+    let whole = 0..on_disk.bytes.len();
+    for range in [
+        whole,
+        10..11,
+        PAGE..PAGE,
+        PAGE - 1..PAGE,
+        PAGE..2 * PAGE,
+        4000..9 * PAGE + 1,
+    ] {
+        let bytes = || file.bytes(range.start as u64..range.end as u64);
+        let mut slices = [std::io::IoSlice::new(&[]); 16];
+        let chain = bytes().await.unwrap();
+        let filled = chain.chunks_vectored(&mut slices);
+        let joined: Vec<u8> = slices[..filled]
+            .iter()
+            .flat_map(|slice| slice.to_vec())
+            .collect();
+        assert!(joined == on_disk.bytes[range.clone()]);
+        let mut copied = vec![0; range.len()];
+        bytes().await.unwrap().copy_to_slice(&mut copied);
+        assert!(copied == on_disk.bytes[range.clone()]);
+    }
+    let end = on_disk.bytes.len() as u64;
+    assert_eq!(
+        file.bytes(0..end + 1).await.unwrap_err().kind(),
+        ErrorKind::UnexpectedEof
+    );
+    let mut chain = file.bytes(0..end).await.unwrap();
+    file.invalidate(0..end);
+    assert_eq!(pool.stats().held, 10);
+    chain.advance(3 * PAGE);
+    file.invalidate(0..end);
+    assert_eq!(pool.stats().held, 10 - 3);
+}

@@ -1,0 +1,69 @@
+//! Several threads on one small pool.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annulus::Engine;
+
+use crate::{OnDisk, PAGE, pool};
+
+#[test]
+fn threads_that_read_beside_eviction_never_see_other_bytes() {
+    let on_disk = Arc::new(OnDisk::new(256 * PAGE));
+    let engine = Engine::new().unwrap();
+    let pool = pool(&engine, 32);
+    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Hits only: each compares what it finds.
+    let readers: Vec<_> = (0..2)
+        .map(|seed| {
+            let (file, on_disk, stop) = (file.clone(), Arc::clone(&on_disk), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let mut found = 0_u64;
+                let mut held = None;
+                while !stop.load(Ordering::Relaxed) {
+                    let number = rng.u64(..256);
+                    if let Some(page) = file.try_page(number) {
+                        assert!(*page == *on_disk.page(number), "page {number}");
+                        found += 1;
+                        held = Some((page, number));
+                    }
+                    if let Some((page, number)) = &held {
+                        assert!(**page == *on_disk.page(*number), "page {number}, held");
+                    }
+                }
+                found
+            })
+        })
+        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
+    let tasks: Vec<_> = (0..16)
+        .map(|seed| {
+            let (file, on_disk) = (file.clone(), Arc::clone(&on_disk));
+            runtime.spawn(async move {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                for _ in 0..300 {
+                    let number = rng.u64(..256);
+                    let page = file.page(number).await.unwrap();
+                    assert!(*page == *on_disk.page(number), "page {number}");
+                }
+            })
+        })
+        .collect();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    stop.store(true, Ordering::Relaxed);
+    let found: u64 = readers
+        .into_iter()
+        .map(|reader| reader.join().unwrap())
+        .sum();
+    let stats = pool.stats();
+    assert!(found > 0 && stats.evicted > 1000, "{found} {stats:?}");
+}

@@ -151,9 +151,10 @@ impl ReadFile {
         if self.buf.try_reserve_exact(bytes).is_err() {
             return -ENOMEM;
         }
+        let is_learned = mount::learn_by_id(&identity);
         let raw = call::openat(path, O_TO_READ, 0);
         if raw >= 0
-            && !identity.is_learned()
+            && !is_learned
             && let Ok(opened) = Identity::of(raw)
         {
             mount::learn(raw, &opened);

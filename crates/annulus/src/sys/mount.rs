@@ -12,12 +12,13 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::fs as rfs;
 
-use super::call::{self, AT_EMPTY_PATH, AT_FDCWD, Statx, borrow_fd};
+use super::call::{self, AT_EMPTY_PATH, Statx, borrow_fd};
 
 /// A kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,12 +171,6 @@ impl Identity {
         self.is(libc::S_IFREG).then_some(self.statx.stx_size)
     }
 
-    /// Returns whether `learn` would learn nothing.
-    pub(crate) fn is_learned(&self) -> bool {
-        let knows = |mount| is_root_learned() && known(mount).is_some();
-        self.mount().is_none_or(knows)
-    }
-
     fn is(&self, kind: u32) -> bool {
         is(&self.statx, kind)
     }
@@ -205,43 +200,43 @@ fn local_mount_of(statx: &Statx) -> Option<u64> {
     mount_of(statx).filter(|&mount| known(mount) == Some(FileSystem::Local))
 }
 
-/// Returns the file system of an open file, and learns its mount and that of the root directory. A file system that
-/// cannot be recognised later is never local.
+/// Returns the file system of an open file, and learns its mount. A file system that cannot be recognised later is never
+/// local.
 ///
 /// Blocks only where `statmount` is missing or forbidden, and then for a new mount, or before Linux 6.8 for every file.
 pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {
-    let Some(mount) = file.mount() else {
-        ROOT.store(NOT_LOCAL, Relaxed);
-        return match FileSystem::of_file(fd) {
-            FileSystem::Fuse => FileSystem::Fuse,
-            FileSystem::Local | FileSystem::Other => FileSystem::Other,
-        };
-    };
-    let learned = learn_mount(mount, Some(fd)).unwrap_or(FileSystem::Other);
-    if !is_root_learned() {
-        // After the file, whose mount may be the same and is learned also without `statmount`.
-        let root = Identity::at(AT_FDCWD, c"/", 0).ok();
-        let mount = root.and_then(|root| root.mount());
-        let is_local = |&mount: &u64| learn_mount(mount, None) == Some(FileSystem::Local);
-        ROOT.store(mount.filter(is_local).unwrap_or(NOT_LOCAL), Relaxed);
+    learn_root();
+    match file.mount() {
+        Some(mount) => learn_mount(mount, Some(fd)).unwrap_or(FileSystem::Other),
+        None if FileSystem::of_file(fd) == FileSystem::Fuse => FileSystem::Fuse,
+        None => FileSystem::Other,
     }
-    learned
 }
 
-/// Returns whether the mount of the root directory has been learned.
-fn is_root_learned() -> bool {
-    ROOT.load(Relaxed) != UNKNOWN
+/// Learns the mount of a path by its ID. Returns `false` if that needs an open file, for `learn`. Does not block.
+pub(crate) fn learn_by_id(path: &Identity) -> bool {
+    path.mount()
+        .is_none_or(|mount| learn_mount(mount, None).is_some())
 }
 
-/// Learns the mount of the root directory, once per process. For new engines: it may block where the root
-/// directory is on a network file system.
+/// Learns the mount of the root directory, for new engines, and again when `closing` has noticed another one. It may
+/// block where the root directory is on a network file system.
 pub(crate) fn learn_root() {
-    if !is_root_learned()
-        && let Ok(root) = std::fs::File::open("/")
-        && let Ok(identity) = Identity::of(root.as_raw_fd())
-    {
-        learn(root.as_raw_fd(), &identity);
+    if ROOT.load(Relaxed) == UNKNOWN {
+        ROOT.store(local_root().unwrap_or(NOT_LOCAL), Relaxed);
     }
+}
+
+/// Returns the mount of the root directory, if it is local. A directory that cannot be read can be queried, too.
+fn local_root() -> Option<u64> {
+    let mut options = std::fs::File::options();
+    let root = options
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open("/")
+        .ok()?;
+    let mount = Identity::of(root.as_raw_fd()).ok()?.mount()?;
+    (learn_mount(mount, Some(root.as_raw_fd()))? == FileSystem::Local).then_some(mount)
 }
 
 /// Learns a mount, by `statmount` or by one of its files.

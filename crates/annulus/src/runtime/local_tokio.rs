@@ -15,7 +15,6 @@ use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,7 +22,6 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::coop::unconstrained;
 
 use super::executor;
 use super::surroundings::{self, Local};
@@ -112,14 +110,10 @@ impl LocalTokio {
         self.watched.get()
     }
 
-    /// Returns to the core's tasks. From time to time, Tokio first runs its tasks.
-    fn return_to_tasks(&self, context: &Context<'_>) -> Poll<()> {
+    /// Returns whether Tokio runs its tasks before those of the core, as it does from time to time.
+    fn is_turn_of_tokio(&self) -> bool {
         self.rounds.set(self.rounds.get() + 1);
-        let waits = self.handle.metrics().global_queue_depth() > 0;
-        match waits || self.rounds.get() > ROUNDS_MAX {
-            true => self.run_tokio(context),
-            false => Poll::Ready(()),
-        }
+        self.handle.metrics().global_queue_depth() > 0 || self.rounds.get() > ROUNDS_MAX
     }
 
     /// Lets Tokio run its tasks before the round ends.
@@ -174,6 +168,12 @@ impl Local for LocalTokio {
         if core.is_elsewhere() {
             return;
         }
+        // Outside of Tokio. A waker may poll a future of Tokio that yields: inside, Tokio would keep that future's waker
+        // for its next sleep, and drop it if the round ends before.
+        core.drive(|| true);
+        if busy() && !self.is_turn_of_tokio() {
+            return;
+        }
         let mut has_begun = false;
         let round = poll_fn(|context| {
             if has_begun {
@@ -182,14 +182,8 @@ impl Local for LocalTokio {
                 return Poll::Ready(());
             }
             has_begun = true;
-            // Tokio's own futures do not yield during the delivery either.
-            let mut delivery = unconstrained(poll_fn(|_| {
-                core.with_own_budget(|| core.drive(|| true));
-                Poll::Ready(())
-            }));
-            let _ = Pin::new(&mut delivery).poll(context);
             if busy() {
-                return self.return_to_tasks(context);
+                return self.run_tokio(context);
             }
             if self.clear(watched, context) {
                 return Poll::Ready(());

@@ -1,10 +1,12 @@
 //! Tokio's context on the cores of a runtime.
 
-use std::future::pending;
+use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use annulus::Backend;
@@ -273,6 +275,48 @@ fn a_timer_of_the_core_that_a_task_of_tokio_sets_is_in_time() {
             let sleep = async { annulus::time::sleep(Duration::from_millis(1)).await };
             tokio::spawn(sleep).await.unwrap();
             drop(late);
+        });
+        ended.unwrap();
+    });
+}
+
+/// Sets a flag when it is woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Yields in Tokio when it is woken, and passes its waker on.
+struct Yields(Waker);
+
+impl Wake for Yields {
+    fn wake(self: Arc<Self>) {
+        let mut yields = pin!(tokio::task::yield_now());
+        let polled = yields.as_mut().poll(&mut Context::from_waker(&self.0));
+        assert!(polled.is_pending());
+    }
+}
+
+#[test]
+fn a_waker_that_yields_in_tokio_loses_no_wake_up() {
+    each_way(|builder| {
+        let ended = builder.with_tokio().block_on(async {
+            tokio::spawn(async {}).await.unwrap();
+            for _ in 0..50 {
+                let woken = Arc::<Woken>::default();
+                let yields = Yields(Waker::from(Arc::clone(&woken)));
+                let yields = Waker::from(Arc::new(yields));
+                let mut timer = pin!(annulus::time::sleep(Duration::from_micros(1)));
+                let polled = timer.as_mut().poll(&mut Context::from_waker(&yields));
+                // The core stays busy, so that it does not sleep in Tokio.
+                while polled.is_pending() && !woken.0.load(Ordering::SeqCst) {
+                    runtime::yield_now().await;
+                }
+            }
         });
         ended.unwrap();
     });

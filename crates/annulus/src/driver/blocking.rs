@@ -15,8 +15,7 @@ mod tests;
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -59,13 +58,7 @@ pub(crate) struct Pool {
 
 struct PoolShared {
     handle: DriverHandle,
-    inside: Arc<Inside>,
     config: Config,
-}
-
-/// The part of `PoolShared` that the handle holds to wake the threads.
-#[derive(Default)]
-struct Inside {
     state: Mutex<PoolState>,
     /// Signals a new deadline to the timer thread.
     clock: Condvar,
@@ -95,14 +88,16 @@ struct PoolState {
 // SAFETY: Held: the slots that it points to belong to the handle; the thread that holds the lock is the driver.
 unsafe impl Send for PoolState {}
 
-impl Wake for Arc<Inside> {
+impl Wake for Weak<PoolShared> {
     fn wake(&self, why: Why) {
+        let Some(shared) = self.upgrade() else { return };
         // The lock is held so that a thread between its last check and its wait is not missed.
-        let mut state = lock(&self.state);
+        let mut state = lock(&shared.state);
         match why {
             // An idle thread is awake already, or about to be.
             Why::Deadline if state.coming > 0 || !state.idle.is_empty() => {}
-            Why::Deadline => self.clock.notify_one(),
+            Why::Deadline => shared.clock.notify_one(),
+            Why::Work if state.threads == 0 => shared.start_first(state),
             Why::Work | Why::Arenas | Why::Stop => state.wake_one(),
         }
     }
@@ -125,31 +120,22 @@ enum Duty {
 }
 
 thread_local! {
-    /// The task of this thread, and the pool that it belongs to (the address of its `Inside`).
+    /// The task of this thread, and the pool that it belongs to (the address of its `PoolShared`).
     static DUTY: Cell<Option<(Duty, usize)>> = const { Cell::new(None) };
 }
 
 impl Pool {
+    /// Creates a pool, whose first thread starts with the first operation.
     pub(crate) fn new(config: Config) -> Pool {
-        let inside = Arc::new(Inside::default());
-        let handle = DriverHandle::new(Box::new(Arc::clone(&inside)));
-        handle.counters.set_kind(SourceKind::Threads);
-        let shared = Arc::new(PoolShared {
-            handle,
-            inside,
+        let shared = Arc::new_cyclic(|this: &Weak<PoolShared>| PoolShared {
+            handle: DriverHandle::new(Box::new(Weak::clone(this))),
             config,
+            state: Mutex::default(),
+            clock: Condvar::new(),
+            ended: Condvar::new(),
         });
-        let mut state = lock(&shared.inside.state);
-        if let Err(error) = shared.start_thread(&mut state) {
-            // Without a thread no operation would ever complete. A closed pool refuses immediately.
-            state.closed = true;
-            let errno = error.raw_os_error().unwrap_or(EAGAIN);
-            let refusal = EngineError::NoThread { errno }.code();
-            shared.handle.failed.store(refusal, Ordering::Release);
-            let submitted = shared.handle.inbox.close().count();
-            debug_assert_eq!(submitted, 0, "no thread has seen the handle yet");
-        }
-        drop(state);
+        shared.handle.counters.set_kind(SourceKind::Threads);
+        shared.handle.sleeper.about_to_sleep();
         Pool { shared }
     }
 
@@ -171,6 +157,27 @@ impl Drop for Pool {
 }
 
 impl PoolShared {
+    /// Starts the first thread. If that is not possible, the operations so far fail with the reason, and the next one
+    /// makes another attempt.
+    #[cold]
+    fn start_first(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
+        if state.closed {
+            return;
+        }
+        let Err(error) = self.start_thread(&mut state) else {
+            return;
+        };
+        let errno = error.raw_os_error().unwrap_or(EAGAIN);
+        let mut done = Done::default();
+        // First, so that an operation that is submitted after these wakes the pool, too.
+        self.handle.sleeper.about_to_sleep();
+        self.take_in(&mut state, &mut done);
+        let refusal = EngineError::NoThread { errno }.code();
+        state.queue.refuse(&self.handle, refusal, &mut done);
+        drop(state);
+        done.deliver(&self.handle);
+    }
+
     fn start_thread(self: &Arc<Self>, state: &mut PoolState) -> io::Result<()> {
         let shared = Arc::clone(self);
         thread::Builder::new()
@@ -190,13 +197,13 @@ impl PoolShared {
     }
 
     /// Sets the task of this thread.
-    fn take_duty(&self, duty: Duty) {
-        DUTY.set(Some((duty, Arc::as_ptr(&self.inside).addr())));
+    fn take_duty(self: &Arc<Self>, duty: Duty) {
+        DUTY.set(Some((duty, Arc::as_ptr(self).addr())));
     }
 
     /// Returns whether the calling thread belongs to this pool and has this task.
-    fn has_duty(&self, duty: Duty) -> bool {
-        DUTY.get() == Some((duty, Arc::as_ptr(&self.inside).addr()))
+    fn has_duty(self: &Arc<Self>, duty: Duty) -> bool {
+        DUTY.get() == Some((duty, Arc::as_ptr(self).addr()))
     }
 
     /// The loop of a blocking thread.
@@ -206,7 +213,7 @@ impl PoolShared {
         self.config.affinity.iter().for_each(Affinity::apply);
         let mut done = Done::default();
         let wake_up = Arc::new(Condvar::new());
-        let mut state = lock(&self.inside.state);
+        let mut state = lock(&self.state);
         state.coming -= 1;
         loop {
             self.take_in(&mut state, &mut done);
@@ -215,14 +222,14 @@ impl PoolShared {
             if !done.is_empty() {
                 drop(state);
                 done.deliver(&self.handle);
-                state = lock(&self.inside.state);
+                state = lock(&self.state);
                 continue;
             }
             if let Some(slot) = self.next(&mut state) {
                 self.call_others(&mut state);
                 drop(state);
                 let res = run(slot, &self.handle.counters);
-                state = lock(&self.inside.state);
+                state = lock(&self.state);
                 self.complete(&mut state, slot, res, &mut done);
                 continue;
             }
@@ -240,7 +247,7 @@ impl PoolShared {
             }
         }
         state.threads -= 1;
-        self.inside.ended.notify_all();
+        self.ended.notify_all();
     }
 
     /// Waits for work. Returns `false` if there was none for so long that the thread may end.
@@ -325,7 +332,7 @@ impl PoolShared {
             if !state.clock_runs {
                 self.start_clock(state);
             }
-            self.inside.clock.notify_one();
+            self.clock.notify_one();
         }
     }
 
@@ -365,7 +372,7 @@ impl PoolShared {
         let res = queue::count(counters, operation, side, res, is_live, now_ns);
         state.queue.finish(slot, res, done);
         if state.closed {
-            self.inside.ended.notify_all();
+            self.ended.notify_all();
         }
     }
 
@@ -374,7 +381,7 @@ impl PoolShared {
     fn keep_time(self: Arc<Self>) {
         self.take_duty(Duty::KeepTime);
         let mut done = Done::default();
-        let mut state = lock(&self.inside.state);
+        let mut state = lock(&self.state);
         while !state.closed {
             self.take_in(&mut state, &mut done);
             if !state.queue.pending.is_empty() {
@@ -385,17 +392,17 @@ impl PoolShared {
             if !done.is_empty() {
                 drop(state);
                 done.deliver(&self.handle);
-                state = lock(&self.inside.state);
+                state = lock(&self.state);
                 continue;
             }
             let pause = (state.queue)
                 .next_deadline_ns()
                 .map_or(IDLE_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
-            let waited = self.inside.clock.wait_timeout(state, pause);
+            let waited = self.clock.wait_timeout(state, pause);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.clock_runs = false;
-        self.inside.ended.notify_all();
+        self.ended.notify_all();
     }
 
     fn expire(&self, state: &mut PoolState, now_ns: u64, done: &mut Done) {
@@ -417,25 +424,26 @@ impl PoolShared {
             return;
         }
         let mut done = Done::default();
-        let mut state = lock(&self.inside.state);
+        let mut state = lock(&self.state);
         let timeout_ns = to_ns(self.config.drain_timeout);
         let usual_ns = || now_ns().saturating_add(timeout_ns);
         (state.drain_until_ns).get_or_insert_with(|| until_ns.unwrap_or_else(usual_ns));
         if !state.closed {
             state.closed = true;
             self.take_in(&mut state, &mut done);
-            state.queue.refuse(&self.handle, &mut done);
+            let refusal = self.handle.refusal();
+            state.queue.refuse(&self.handle, refusal, &mut done);
             self.close_cancels(&mut state, &mut done);
         }
         state.idle.iter().for_each(|thread| thread.notify_one());
-        self.inside.clock.notify_all();
+        self.clock.notify_all();
         drop(state);
         done.deliver(&self.handle);
         self.wait_for_the_last();
     }
 
     fn wait_for_the_last(self: &Arc<Self>) {
-        let mut state = lock(&self.inside.state);
+        let mut state = lock(&self.state);
         let until_ns = state.drain_until_ns.unwrap_or_default();
         // A waker or a buffer's drop may run on one of the pool's threads, which must not wait for itself.
         let serving = usize::from(self.has_duty(Duty::Serve));
@@ -451,7 +459,6 @@ impl PoolShared {
                 return;
             }
             state = self
-                .inside
                 .ended
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)

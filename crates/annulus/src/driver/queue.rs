@@ -113,17 +113,17 @@ impl Queue {
         }
     }
 
-    /// Refuses all operations, because the driver ends.
-    pub(super) fn refuse(&mut self, handle: &DriverHandle, done: &mut Done) {
+    /// Refuses all operations with the errno `refusal`.
+    pub(super) fn refuse(&mut self, handle: &DriverHandle, refusal: i32, done: &mut Done) {
         for slot in self.pending.remove(|_| true) {
             // SAFETY: Lent: waiting slots are the driver's.
-            self.finish(unsafe { slot.as_ref() }, -handle.refusal(), done);
+            self.finish(unsafe { slot.as_ref() }, -refusal, done);
         }
         while let Some((Timer { key: token, .. }, ())) = self.deadlines.pop_passed(u64::MAX) {
             // SAFETY: Lent: its deadline was still listed, so it is not finished.
             let sleeps = |slot: &&Slot| unsafe { slot.driver() }.stage == Stage::Sleeping;
             if let Some(slot) = handle.table.named(token).filter(sleeps) {
-                self.finish(slot, -handle.refusal(), done);
+                self.finish(slot, -refusal, done);
             }
         }
     }

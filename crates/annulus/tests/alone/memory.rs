@@ -6,18 +6,18 @@ use std::io::ErrorKind;
 
 use annulus::buf::AlignedBuf;
 use annulus::fs::Merge;
-use annulus::{Backend, Engine, File, IoBuf, OpenOptions};
+use annulus::{Backend, Engine, EngineError, File, IoBuf, OpenOptions};
 use annulus_testing::child_process::in_child;
 use annulus_testing::skip;
 
 const TIB: u64 = 1 << 40;
 const GIB: usize = 1 << 30;
 
-/// Leaves this process 1 GiB of address space more than it has.
-fn limit_memory() {
+/// Leaves this process `more_bytes` of address space more than it has.
+fn limit_memory(more_bytes: usize) {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    let bytes = pages * 4096 + GIB as u64;
+    let bytes = pages * 4096 + more_bytes as u64;
     let limit = libc::rlimit {
         rlim_cur: bytes,
         rlim_max: libc::RLIM_INFINITY,
@@ -54,7 +54,7 @@ fn a_file_that_is_longer_than_memory_is_an_error() {
     with_long_file(
         "memory::a_file_that_is_longer_than_memory_is_an_error",
         async |engine, path| {
-            limit_memory();
+            limit_memory(GIB);
             let error = engine.read(&path).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
             let error = engine.read_to_string(&path).await.unwrap_err();
@@ -74,7 +74,7 @@ fn reads_that_need_more_memory_than_there_is_return_their_buffers() {
             .open_with(options.read(true).direct(true), &path)
             .await;
         let mut memory = AlignedBuf::with_len(2 * GIB, 4096);
-        limit_memory();
+        limit_memory(GIB);
 
         let long = Merge::new(TIB, usize::MAX);
         let reads = [(vec![1; 100], 0), (vec![2; 100], TIB - 100)];
@@ -116,4 +116,30 @@ fn aligned_memory_that_cannot_be_allocated_is_an_error() {
     assert_eq!(kind(1 << 62, 8), ErrorKind::OutOfMemory);
     let buf = AlignedBuf::try_with_len(100, 64).unwrap();
     assert_eq!(buf[..], [0; 100]);
+}
+
+#[test]
+fn blocking_threads_that_could_not_be_started_are_tried_again_at_the_next_operation() {
+    in_child(
+        "memory::blocking_threads_that_could_not_be_started_are_tried_again_at_the_next_operation",
+        || {
+            let engine = Engine::builder().backend(Backend::Fallback).build();
+            let engine = engine.unwrap();
+            let nop = || pollster::block_on(engine.nop());
+            // Too little for the stack of a thread.
+            limit_memory(256 << 10);
+            for _ in 0..3 {
+                let error = nop().unwrap_err();
+                let reason = EngineError::of(&error);
+                assert!(
+                    matches!(reason, Some(EngineError::NoThread { .. })),
+                    "{error}"
+                );
+                assert!(error.to_string().contains("thread"), "{error}");
+            }
+            limit_memory(GIB);
+            nop().unwrap();
+            assert_eq!(engine.metrics().blocking, 1);
+        },
+    );
 }

@@ -13,7 +13,7 @@ fn a_pool_has_one_drain_deadline_for_all_requests() {
         drain_timeout: Duration::from_secs(60),
         affinity: None,
     };
-    let until = |pool: &Pool| lock(&pool.shared.inside.state).drain_until_ns;
+    let until = |pool: &Pool| lock(&pool.shared.state).drain_until_ns;
     let pool = Pool::new(config);
     pool.drain(Some(7));
     assert_eq!(until(&pool), Some(7));

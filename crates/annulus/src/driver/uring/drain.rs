@@ -86,7 +86,7 @@ impl<K: Kernel> Driver<K> {
         for chain in waiting {
             self.queue.accept(chain);
         }
-        self.queue.refuse(&handle, &mut self.done);
+        self.queue.refuse(&handle, handle.refusal(), &mut self.done);
         self.clocks.completed_ns = 0;
         for slot in std::mem::take(&mut self.again) {
             // SAFETY: Lent: unfinished, and not with the kernel.

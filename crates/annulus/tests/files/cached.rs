@@ -30,13 +30,8 @@ fn pin(fixture: &Fixture, name: &str) -> Pinned {
 
 /// Returns the numbers of reads that hit and missed the page cache while `read` ran.
 async fn attempts(fixture: &Fixture, read: impl Future<Output = ()>) -> (u64, u64) {
-    let before = fixture.engine.metrics();
-    read.await;
-    let after = fixture.engine.metrics();
-    (
-        after.fast_path - before.fast_path,
-        after.fast_path_missed - before.fast_path_missed,
-    )
+    let (counts, ()) = fixture.counts(read).await;
+    (counts.fast_path, counts.fast_path_missed)
 }
 
 /// Reads every page in each way that can be served from the cache: three times 64 reads.

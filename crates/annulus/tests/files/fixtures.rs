@@ -1,5 +1,6 @@
 //! All backends, including the simulated one, each with a directory for its files.
 
+use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use annulus::engine::{SetupMode, SqPoll};
 #[cfg(not(annulus_portable))]
 use annulus::fs::Advice;
+use annulus::metrics::Metrics;
 #[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
 use annulus::{Backend, Engine, EngineBuilder, File, OpenOptions};
@@ -108,6 +110,25 @@ impl Fixture {
             }
             Err(error) => panic!("{way:?}: {error}"),
         }
+    }
+
+    /// Returns by how much the counts of the engine grow while `work` runs, and its output.
+    pub(crate) async fn counts<T>(&self, work: impl Future<Output = T>) -> (Metrics, T) {
+        let before = self.engine.metrics();
+        let output = work.await;
+        let mut grown = self.engine.metrics();
+        for (grown, before) in [
+            (&mut grown.submitted, before.submitted),
+            (&mut grown.completed, before.completed),
+            (&mut grown.resubmitted, before.resubmitted),
+            (&mut grown.enters, before.enters),
+            (&mut grown.blocking, before.blocking),
+            (&mut grown.fast_path, before.fast_path),
+            (&mut grown.fast_path_missed, before.fast_path_missed),
+        ] {
+            *grown -= before;
+        }
+        (grown, output)
     }
 
     /// Returns whether this is a real machine, for a test of a property that a simulated kernel

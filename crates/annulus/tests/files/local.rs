@@ -58,22 +58,22 @@ fn a_cached_file_is_opened_queried_read_and_closed_without_a_driver() {
             return;
         }
         warm_up(fixture).await;
-        let before = fixture.engine.metrics();
-        for _ in 0..OPENS {
-            let file = fixture.engine.open(fixture.path("f")).await.unwrap();
-            assert_eq!(file.metadata().await.unwrap().len(), 8);
-            // The end of the file is found without a driver, too.
-            let (n, read) = file.read_at(vec![0; 20], 0).await.unwrap();
-            assert_eq!((n, &read[..8]), (8, &b"contents"[..]));
-            assert_eq!(file.close().await.unwrap(), Closed::Now);
-            let missing = fixture.engine.open(fixture.path("missing")).await;
-            assert_eq!(missing.unwrap_err().raw_os_error(), Some(libc::ENOENT));
-        }
-        let after = fixture.engine.metrics();
+        let use_file = async {
+            for _ in 0..OPENS {
+                let file = fixture.engine.open(fixture.path("f")).await.unwrap();
+                assert_eq!(file.metadata().await.unwrap().len(), 8);
+                // The end of the file is found without a driver, too.
+                let (n, read) = file.read_at(vec![0; 20], 0).await.unwrap();
+                assert_eq!((n, &read[..8]), (8, &b"contents"[..]));
+                assert_eq!(file.close().await.unwrap(), Closed::Now);
+                let missing = fixture.engine.open(fixture.path("missing")).await;
+                assert_eq!(missing.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+            }
+        };
+        let (counts, ()) = fixture.counts(use_file).await;
         assert_eq!(fixture.descriptors("f"), 0);
         // The kernel does not know at first that a name does not exist, and may forget names.
-        let brief = after.fast_path - before.fast_path;
-        let others = after.completed - before.completed;
+        let (brief, others) = (counts.fast_path, counts.completed);
         assert!(
             others <= 2 && brief + others == 5 * OPENS,
             "{brief}, {others}"
@@ -93,11 +93,9 @@ fn a_file_that_may_have_been_written_is_closed_by_a_driver() {
         for _ in 0..OPENS {
             let file = fixture.engine.open_with(&options, fixture.path("f")).await;
             let file = file.unwrap();
-            let before = fixture.engine.metrics();
-            assert_eq!(file.close().await.unwrap(), Closed::Now);
-            let after = fixture.engine.metrics();
-            assert_eq!(after.fast_path, before.fast_path);
-            assert_eq!(after.completed, before.completed + 1);
+            let (counts, closed) = fixture.counts(file.close()).await;
+            assert_eq!(closed.unwrap(), Closed::Now);
+            assert_eq!((counts.fast_path, counts.completed), (0, 1));
         }
     });
 }
@@ -116,20 +114,18 @@ fn the_last_close_of_a_file_without_a_name_is_made_by_a_blocking_thread() {
             let file = fixture.engine.open_with(options, fixture.path("unlinked"));
             let file = file.await.unwrap();
             std::fs::remove_file(fixture.path("unlinked")).unwrap();
-            let before = fixture.engine.metrics();
-            assert_eq!(file.close().await.unwrap(), Closed::Now);
-            assert_closed_by_a_thread(fixture, &before);
+            let (counts, closed) = fixture.counts(file.close()).await;
+            assert_eq!(closed.unwrap(), Closed::Now);
+            assert_closed_by_a_thread(fixture, &counts);
         }
     });
 }
 
-/// Checks that one operation has completed since `before`, on a blocking thread.
+/// Checks that one operation has completed, on a blocking thread.
 #[track_caller]
-fn assert_closed_by_a_thread(fixture: &Fixture, before: &Metrics) {
-    let after = fixture.engine.metrics();
-    assert_eq!(after.fast_path, before.fast_path);
-    assert_eq!(after.completed, before.completed + 1);
-    assert!(after.blocking == before.blocking + 1 || before.enters == 0);
+fn assert_closed_by_a_thread(fixture: &Fixture, counts: &Metrics) {
+    assert_eq!((counts.fast_path, counts.completed), (0, 1));
+    assert!(counts.blocking == 1 || fixture.engine.metrics().enters == 0);
 }
 
 #[test]
@@ -145,25 +141,23 @@ fn dropping_a_file_without_a_name_leaves_its_close_to_a_blocking_thread() {
             if !has_name {
                 std::fs::remove_file(fixture.path("dropped")).unwrap();
             }
-            let before = fixture.engine.metrics();
-            drop(file);
-            let deleted = std::path::PathBuf::from(format!(
-                "{} (deleted)",
-                fixture.path("dropped").display()
-            ));
+            let path = fixture.path("dropped");
             let name = match has_name {
-                true => fixture.path("dropped"),
-                false => deleted,
+                true => path,
+                false => format!("{} (deleted)", path.display()).into(),
             };
-            eventually("the file is closed", || !is_open(&name));
-            if has_name {
-                let after = fixture.engine.metrics();
-                assert_eq!(after.completed, before.completed);
-            } else {
-                eventually("the close is counted", || {
-                    fixture.engine.metrics().completed > before.completed
-                });
-                assert_closed_by_a_thread(fixture, &before);
+            let count = || fixture.engine.metrics().completed;
+            let closed = u64::from(!has_name);
+            let close = async {
+                let before = count();
+                drop(file);
+                eventually("the file is closed", || !is_open(&name));
+                eventually("the close is counted", || count() >= before + closed);
+            };
+            let (counts, ()) = fixture.counts(close).await;
+            match has_name {
+                true => assert_eq!(counts.completed, 0),
+                false => assert_closed_by_a_thread(fixture, &counts),
             }
         }
     });
@@ -189,12 +183,12 @@ fn a_large_file_is_queried_again_before_it_is_closed() {
             let file = fixture.engine.open(fixture.path("queried")).await.unwrap();
             file.metadata().await.unwrap();
             std::fs::remove_file(fixture.path("queried")).unwrap();
-            let before = fixture.engine.metrics();
-            assert_eq!(file.close().await.unwrap(), Closed::Now);
+            let (counts, closed) = fixture.counts(file.close()).await;
+            assert_eq!(closed.unwrap(), Closed::Now);
             if bytes > 1 << 20 {
-                assert_closed_by_a_thread(fixture, &before);
+                assert_closed_by_a_thread(fixture, &counts);
             } else {
-                assert_eq!(fixture.engine.metrics().fast_path, before.fast_path + 1);
+                assert_eq!(counts.fast_path, 1);
             }
         }
     });

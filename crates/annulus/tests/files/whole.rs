@@ -109,14 +109,13 @@ fn tasks_of_a_thread_share_the_enters_of_their_whole_reads() {
             return;
         }
         warm_up(fixture).await;
-        read_together(fixture, &fixture.path("f")).await;
-        let before = fixture.engine.metrics();
-        let reads = read_together(fixture, &fixture.path("f")).await.len() as u64;
-        let after = fixture.engine.metrics();
-        let enters = after.enters - before.enters;
+        let path = fixture.path("f");
+        read_together(fixture, &path).await;
+        let (counts, reads) = fixture.counts(read_together(fixture, &path)).await;
+        let (enters, reads) = (counts.enters, reads.len() as u64);
         assert!(enters * 10 < reads * 3, "{enters} enters for {reads} files");
         // No request of these is a repetition.
-        assert_eq!(after.resubmitted, before.resubmitted);
+        assert_eq!(counts.resubmitted, 0);
     });
 }
 
@@ -133,17 +132,15 @@ fn a_file_whose_path_is_not_cached_is_read_in_one_job() {
         }
         warm_up(fixture).await;
         let expected = std::fs::read(ELSEWHERE).unwrap();
-        let before = fixture.engine.metrics();
-        for _ in 0..READS {
-            assert_eq!(fixture.engine.read(ELSEWHERE).await.unwrap(), expected);
-        }
-        let after = fixture.engine.metrics();
-        let (jobs, submitted) = (
-            after.blocking - before.blocking,
-            after.submitted - before.submitted,
-        );
+        let read = async {
+            for _ in 0..READS {
+                assert_eq!(fixture.engine.read(ELSEWHERE).await.unwrap(), expected);
+            }
+        };
+        let (counts, ()) = fixture.counts(read).await;
         // Opened, read and closed by one hand-off.
-        assert_eq!((jobs, submitted), (READS as u64, READS as u64));
+        let reads = READS as u64;
+        assert_eq!((counts.blocking, counts.submitted), (reads, reads));
     });
 }
 
@@ -155,10 +152,9 @@ fn files_whose_paths_are_not_cached_are_read_by_a_ring_if_there_are_many() {
             return;
         }
         warm_up(fixture).await;
-        let before = fixture.engine.metrics();
-        let reads = read_together(fixture, Path::new(ELSEWHERE)).await.len();
-        let after = fixture.engine.metrics();
-        let jobs = usize::try_from(after.blocking - before.blocking).unwrap();
+        let read = read_together(fixture, Path::new(ELSEWHERE));
+        let (counts, reads) = fixture.counts(read).await;
+        let (jobs, reads) = (usize::try_from(counts.blocking).unwrap(), reads.len());
         match fixture.engine.backend() {
             // The first ones, and those of the last four tasks.
             BackendInUse::Uring(_) => {

@@ -168,8 +168,8 @@ impl Local for LocalTokio {
         if core.is_elsewhere() {
             return;
         }
-        // Outside of Tokio. A waker may poll a future of Tokio that yields: inside, Tokio would keep that future's waker
-        // for its next sleep, and drop it if the round ends before.
+        // Outside of Tokio. A waker may poll a future of Tokio that yields. Inside, Tokio would keep the waker of that
+        // future for its next sleep, and drop it if the round ends before.
         core.drive(|| true);
         if busy() && !self.is_turn_of_tokio() {
             return;

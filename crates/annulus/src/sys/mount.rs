@@ -200,8 +200,8 @@ fn local_mount_of(statx: &Statx) -> Option<u64> {
     mount_of(statx).filter(|&mount| known(mount) == Some(FileSystem::Local))
 }
 
-/// Returns the file system of an open file, and learns its mount. A file system that cannot be recognised later is never
-/// local.
+/// Returns the file system of an open file, and learns its mount. A file system that cannot be recognised later is
+/// never local.
 ///
 /// Blocks only where `statmount` is missing or forbidden, and then for a new mount, or before Linux 6.8 for every file.
 pub(crate) fn learn(fd: RawFd, file: &Identity) -> FileSystem {

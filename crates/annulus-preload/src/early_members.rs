@@ -204,58 +204,86 @@ pub(crate) fn change(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
     }
 }
 
-/// Moves members that were added before the ring existed from the kernel's set to the ring. Only the kernel knows which
-/// one-shot members it has reported, and which edges it has not.
+/// A member of the kernel's set that a ring may take over.
+struct Early {
+    fd: i32,
+    events: u32,
+    data: u64,
+    /// The events in the kernel's set, which clears those of a one-shot member that it has reported. `None`: unknown.
+    in_kernel: Option<u32>,
+    /// The conditions that hold.
+    conditions: u32,
+    /// An edge that the kernel's set has reported.
+    is_reported: bool,
+}
+
+/// Moves members that were added before the ring existed from the kernel's set to the ring.
 fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
-    let is_any = |flags: u32| members.iter().any(|member| member.1 & flags != 0);
-    let in_kernel = match is_any(EDGE_TRIGGERED | ONESHOT) {
-        true => inherited_set::kernel_members(guard.fd),
-        false => Vec::new(),
-    };
-    // A condition that has ended since is not pending, so these come first.
-    let conditions: Vec<u32> = (members.iter())
-        .map(|member| sys::poll_now(member.0, IN | OUT | RDHUP))
-        .collect();
-    let pending = match is_any(EDGE_TRIGGERED) {
-        true => inherited_set::pending_data(guard.fd, &in_kernel),
-        false => Vec::new(),
-    };
-    for ((fd, events, data), conditions) in members.into_iter().zip(conditions) {
-        let nth = in_kernel.binary_search_by_key(&fd, |member| member.fd);
-        let known = nth.ok().map(|nth| &in_kernel[nth]);
-        let Some(entry) = fd_table::entry(fd) else {
-            continue;
-        };
-        let is_reported = events & EDGE_TRIGGERED != 0 && pending.binary_search(&data).is_err();
-        // The ring would report once more what the program has left unread.
-        let is_unread = is_reported && conditions & !OUT != 0;
-        if is_unread || events & ONESHOT != 0 && known.is_none() {
-            count_pass(Why::Kernel);
-            continue;
-        }
-        // A member that has been closed or shared since is not served.
-        if let Err(why) = classify::can_be_served(entry, fd) {
+    for member in query(guard.fd, &members) {
+        if let Err(why) = take_over(set, guard, &member) {
             count_pass(why);
-            continue;
-        }
-        if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_err() {
-            continue;
-        }
-        let Some(connection) = epoll_ctl::begin(set, guard, entry, fd, (events, data), &[]) else {
-            let events = known.map_or(events, |member| member.events);
-            let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
-            count_pass(Why::OtherThread);
-            continue;
-        };
-        if conditions & OUT == 0 {
-            output::on_full(guard, connection);
-        }
-        // The kernel clears all events of a member that it has reported once.
-        let mode = EDGE_TRIGGERED | ONESHOT;
-        if known.is_some_and(|member| member.events & !mode == 0) {
-            guard[connection].member = Member::Disabled;
-        } else if !is_reported {
-            guard.notify(connection, 0);
         }
     }
+}
+
+/// Queries members. Only the kernel knows which one-shot members it has reported, and which edges it has not.
+fn query(set_fd: i32, members: &[(i32, u32, u64)]) -> Vec<Early> {
+    let is_any = |flags: u32| members.iter().any(|member| member.1 & flags != 0);
+    let in_kernel = match is_any(EDGE_TRIGGERED | ONESHOT) {
+        true => inherited_set::kernel_members(set_fd),
+        false => Vec::new(),
+    };
+    let early = |&(fd, events, data)| {
+        let known = in_kernel.binary_search_by_key(&fd, |member| member.fd);
+        Early {
+            fd,
+            events,
+            data,
+            in_kernel: known.ok().map(|nth| in_kernel[nth].events),
+            // A condition that has ended since is not pending, so these come first.
+            conditions: sys::poll_now(fd, IN | OUT | RDHUP),
+            is_reported: events & EDGE_TRIGGERED != 0,
+        }
+    };
+    let mut all: Vec<Early> = members.iter().map(early).collect();
+    if is_any(EDGE_TRIGGERED) {
+        let pending = inherited_set::pending_data(set_fd, &in_kernel);
+        for member in &mut all {
+            member.is_reported &= pending.binary_search(&member.data).is_err();
+        }
+    }
+    all
+}
+
+/// Serves a member, or leaves it to the kernel's set and fails with the reason.
+fn take_over(set: &'static Set, guard: &mut SetGuard, member: &Early) -> Result<(), Why> {
+    let &Early {
+        fd, events, data, ..
+    } = member;
+    let entry = fd_table::entry(fd).ok_or(Why::Kernel)?;
+    // The ring would report once more what the program has left unread.
+    let is_unread = member.is_reported && member.conditions & !OUT != 0;
+    if is_unread || events & ONESHOT != 0 && member.in_kernel.is_none() {
+        return Err(Why::Kernel);
+    }
+    // A member that has been closed or shared since is not served.
+    classify::can_be_served(entry, fd)?;
+    if sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0).is_err() {
+        return Ok(());
+    }
+    let Some(connection) = epoll_ctl::begin(set, guard, entry, fd, (events, data)) else {
+        let events = member.in_kernel.unwrap_or(events);
+        let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
+        return Err(Why::OtherThread);
+    };
+    if member.conditions & OUT == 0 {
+        output::on_full(guard, connection);
+    }
+    let mode = EDGE_TRIGGERED | ONESHOT;
+    if member.in_kernel.is_some_and(|events| events & !mode == 0) {
+        guard[connection].member = Member::Disabled;
+    } else if !member.is_reported {
+        guard.notify(connection, 0);
+    }
+    Ok(())
 }

@@ -1,7 +1,6 @@
 //! `epoll_ctl`: adds members to a set, changes them and removes them.
 
 use crate::batching::Batching;
-use crate::byte_queue::TakenBytes;
 use crate::classify;
 use crate::config;
 use crate::connection::Conn;
@@ -13,7 +12,7 @@ use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::errno::{self, CallResult};
 use crate::events::{EDGE_TRIGGERED, IN, KNOWN};
 use crate::fd_budget;
-use crate::fd_table::{self, Entry, Kind};
+use crate::fd_table::{self, Entry, Kind, never_served};
 use crate::hand_back;
 use crate::listeners;
 use crate::log;
@@ -64,37 +63,20 @@ pub(crate) fn control(
     if matches!(entry.kind(), Kind::Free | Kind::Stream) {
         return control_unserved(set, &mut guard, entry, fd, request);
     }
-    let moves = request.operation == libc::EPOLL_CTL_ADD
-        && matches!(entry.kind(), Kind::Served | Kind::HandedBack)
-        && removal::may_move(entry, set);
-    if moves {
-        let (relocked, buffered) = reclaim(set, guard, entry, fd)?;
-        guard = relocked;
-        let mut result = add(set, &mut guard, entry, fd, request, buffered.as_slice());
-        if entry.kind() != Kind::Served {
-            // Not served here: the buffered bytes stay readable, and are reported.
-            removal::keep_buffered(&mut guard, entry, fd, buffered.as_slice());
-            result = match entry.kind() {
-                Kind::HandedBack => handed_back(&mut guard, fd, request),
-                _ => {
-                    set.name(entry, fd);
-                    result
-                }
-            };
-        }
-        return result;
-    }
-    if !std::ptr::eq(entry.set(), guard.set_ptr()) {
-        match entry.kind() {
-            Kind::Served => return control_in_second_set(set, guard, entry, fd, request),
-            Kind::HandedBack => return control_shared(set, guard, entry, fd, request),
-            _ => {}
-        }
+    if entry.is_connection() && !std::ptr::eq(entry.set(), guard.set_ptr()) {
+        drop(guard);
+        return control_elsewhere(set, entry, fd, request);
     }
     forget_reported(&mut guard, fd, request);
     match entry.kind() {
         Kind::Closing => Some(Err(libc::EBADF)),
         Kind::Served => served(&mut guard, fd, request),
+        Kind::HandedBack if request.operation == libc::EPOLL_CTL_ADD => {
+            match removal::undo(&mut guard, entry, fd, request.events) {
+                true => served(&mut guard, fd, request),
+                false => handed_back(&mut guard, fd, request),
+            }
+        }
         Kind::HandedBack => handed_back(&mut guard, fd, request),
         Kind::Listener => listeners::control(&mut guard, fd, request),
         _ => None,
@@ -122,7 +104,7 @@ fn control_unserved(
             }
             let _ = sys::control(guard.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
-        result = add(set, guard, entry, fd, request, &[]);
+        result = add(set, guard, entry, fd, request);
     } else {
         early_members::change(guard, fd, request);
     }
@@ -158,7 +140,6 @@ fn add(
     entry: &'static Entry,
     fd: i32,
     request: CtlRequest,
-    buffered: &[u8],
 ) -> Option<CallResult> {
     let pass = |why: Why| {
         count_pass(why);
@@ -183,12 +164,6 @@ fn add(
         // Before the first wait on the set, its owner is unknown.
         let is_enough = early_members::are_enough(guard, 1);
         if !set.is_owner() || guard.waits < WAITS_BEFORE_RING || !is_enough {
-            if !buffered.is_empty() {
-                return pass(match is_enough {
-                    true => Why::NotWaitedFor,
-                    false => Why::FewConnections,
-                });
-            }
             if !is_enough {
                 count_pass(Why::FewConnections);
             }
@@ -201,7 +176,7 @@ fn add(
         }
     }
     let interest = (request.events, request.data);
-    let Some(connection) = begin(set, guard, entry, fd, interest, buffered) else {
+    let Some(connection) = begin(set, guard, entry, fd, interest) else {
         return pass(Why::OtherThread);
     };
     guard.notify(connection, 0);
@@ -215,14 +190,13 @@ pub(crate) fn count_pass(why: Why) {
     }
 }
 
-/// Serves a connection from now on; `buffered` was received before. `None`: another thread may be reading it.
+/// Serves a connection from now on. `None`: another thread may be reading it.
 pub(crate) fn begin(
     set: &'static Set,
     guard: &mut SetGuard,
     entry: &'static Entry,
     fd: i32,
     (events, data): (u32, u64),
-    buffered: &[u8],
 ) -> Option<Conn> {
     set.name(entry, fd);
     if !entry.claim() {
@@ -231,7 +205,6 @@ pub(crate) fn begin(
     let connection = guard.own_connection(entry, fd);
     guard[connection].begin(events, data);
     guard[connection].is_narrow = sockopts::has_small_send_buffer(fd);
-    guard[connection].copied_out.append(buffered);
     guard.served += 1;
     guard.arm(connection);
     counters::served(Call::EpollCtl);
@@ -299,7 +272,9 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
                 if request.operation == libc::EPOLL_CTL_MOD && request.events & EXCLUSIVE != 0 {
                     return Some(Err(libc::EINVAL));
                 }
-                return Some(move_to_kernel_set(guard, connection, request));
+                hand_back::hand_back(guard, fd, Why::UnknownFlags);
+                guard.forget_reported_fd(fd);
+                return handed_back(guard, fd, request);
             }
             (guard[connection].events, guard[connection].data) = (request.events, request.data);
             guard[connection].member.enable();
@@ -329,80 +304,24 @@ fn served(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResu
     }
 }
 
-/// Moves a served connection to the kernel's set, for flags that only the kernel supports, if the kernel accepts them.
-fn move_to_kernel_set(guard: &mut SetGuard, connection: Conn, request: CtlRequest) -> CallResult {
-    let ctl = |operation| {
-        sys::control(
-            guard.fd,
-            operation,
-            connection.fd,
-            request.events,
-            request.data,
-        )
-    };
-    // The kernel's set has no member with that number yet.
-    ctl(libc::EPOLL_CTL_ADD)?;
-    // The hand-back must not add it there as well.
-    guard[connection].member = Member::Out;
-    hand_back::hand_back(guard, connection.fd, Why::UnknownFlags);
-    if let Some(connection) = guard.connection(connection.fd) {
-        (guard[connection].events, guard[connection].data) = (request.events, request.data);
-        guard[connection].member.enable();
-        if guard[connection].held_events() != 0 {
-            guard.notify(connection, 0);
-        }
-    }
-    Ok(0)
-}
-
-/// Takes a connection that was removed from its set, with its buffered bytes. Locks one set at a time: two threads
-/// might lock two sets in opposite order.
-fn reclaim(
+/// Handles a call for a connection of another set: it is handed back, and both sets report its buffered bytes. Locks
+/// one set at a time: two threads might lock two sets in opposite order.
+fn control_elsewhere(
     set: &'static Set,
-    mut guard: SetGuard,
-    entry: &'static Entry,
-    fd: i32,
-) -> Option<(SetGuard, TakenBytes)> {
-    if std::ptr::eq(entry.set(), guard.set_ptr()) {
-        let buffered = removal::reclaim(&mut guard, fd);
-        return Some((guard, buffered));
-    }
-    drop(guard);
-    let other_set = Set::of(entry).and_then(Set::take);
-    let buffered = other_set.map_or(TakenBytes::none(), |mut other_set| {
-        removal::reclaim(&mut other_set, fd)
-    });
-    Some((set.take()?, buffered))
-}
-
-/// Handles a call on a second set for a connection that another set serves. Locks one set at a time, like `reclaim`.
-fn control_in_second_set(
-    set: &'static Set,
-    guard: SetGuard,
     entry: &'static Entry,
     fd: i32,
     request: CtlRequest,
 ) -> Option<CallResult> {
-    if request.operation != libc::EPOLL_CTL_ADD {
+    let adds = request.operation == libc::EPOLL_CTL_ADD;
+    if entry.kind() == Kind::Served && !adds {
         return Some(Err(libc::ENOENT));
     }
-    drop(guard);
     let mut other_set = Set::of(entry).and_then(Set::take)?;
     hand_back::hand_back(&mut other_set, fd, Why::SeveralSets);
-    drop(other_set);
-    control_shared(set, set.take()?, entry, fd, request)
-}
-
-/// Handles a call on a second set for a connection whose buffered bytes another set has: both report them.
-fn control_shared(
-    set: &'static Set,
-    guard: SetGuard,
-    entry: &'static Entry,
-    fd: i32,
-    request: CtlRequest,
-) -> Option<CallResult> {
-    drop(guard);
-    let other_set = Set::of(entry).and_then(Set::take)?;
+    if adds {
+        count_pass(Why::SeveralSets);
+        entry.set_kind(entry.kind(), never_served(entry.flags(), Why::SeveralSets));
+    }
     let generation = duplicates::generation(&other_set, fd);
     drop(other_set);
     let mut guard = set.take()?;

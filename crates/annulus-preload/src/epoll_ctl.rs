@@ -26,7 +26,6 @@ use crate::ring_policy;
 use crate::set_end;
 use crate::set_members::SharedMember;
 use crate::sockopts;
-use crate::stops;
 use crate::switch_position;
 use crate::sys;
 use crate::unread;
@@ -214,26 +213,16 @@ pub(crate) fn begin(
 /// Creates the set's ring. The calling thread must be the one that waits on the set.
 pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
     if config::get().disabled || !ring_policy::may_make_rings() {
-        counters::passed(Why::Filtered);
-        stops::on_set(Why::Filtered, 0);
-        log::log_refused(ring_policy::why_no_rings());
-        guard.mode = Mode::Passing;
-        return;
+        return set_end::pass_through_set(guard, ring_policy::why_no_rings());
     }
     if fd_budget::is_short() || !fd_budget::allows_ring(guard.fd) {
-        counters::passed(Why::Descriptors);
-        stops::on_set(Why::Descriptors, 0);
-        guard.mode = Mode::Passing;
-        return;
+        return set_end::pass_through_set(guard, Why::Descriptors);
     }
     if switch_position::is_released() {
         // From now on the process has a switch, as it would with a ring.
         publish::begin();
-        counters::passed(Why::Released);
-        log::write_line("an epoll set passes through until the operator resumes it: released");
-        guard.mode = Mode::Passing;
-        guard.released.mark();
-        return;
+        set_end::pass_through_set(guard, Why::Released);
+        return guard.released.mark();
     }
     match errno::without_cancel(poll_cycle::make) {
         Ok(context) => {
@@ -252,9 +241,7 @@ pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
             early_members::serve_all(set, guard);
         }
         Err(why) => {
-            guard.mode = Mode::Passing;
-            counters::passed(Why::Refused);
-            stops::on_set(Why::Refused, 0);
+            set_end::pass_through_set(guard, Why::Refused);
             log::log_refused(&why);
         }
     }

@@ -31,6 +31,7 @@ use crate::lock::Lock;
 use crate::member_list::MemberList;
 use crate::reserved_fds;
 use crate::set_members::{AlreadyReported, Listener, SharedMember};
+use crate::signals;
 use crate::switch_position::Released;
 use crate::sys;
 use crate::token::TokenKind;
@@ -60,8 +61,6 @@ pub(crate) struct Set {
     owner: AtomicUsize,
     /// The owner is in the kernel, or about to enter it.
     in_enter: AtomicBool,
-    /// The owner has left its wait by a jump, so that `in_enter` is out of date.
-    abandoned: AtomicBool,
     /// The number of threads that wait for the owner to leave the kernel.
     waiting_threads: AtomicU32,
     /// The program has cancelled the owner's thread, which must leave its sleep.
@@ -238,7 +237,7 @@ impl Drop for SetGuard {
 impl Set {
     /// Creates the set for a descriptor that `epoll_create` has just returned.
     pub(crate) fn adopt(fd: i32) -> Option<&'static Set> {
-        let entry = fd_table::entry(fd)?;
+        let entry = fd_table::entry(fd).filter(|_| !signals::tracks_nothing())?;
         let set = match epoll_set_list::all().find(|set| set.retired.swap(false, Ordering::AcqRel))
         {
             Some(set) => set,
@@ -246,7 +245,6 @@ impl Set {
                 lock: Lock::new(),
                 owner: AtomicUsize::new(0),
                 in_enter: AtomicBool::new(false),
-                abandoned: AtomicBool::new(false),
                 waiting_threads: AtomicU32::new(0),
                 cancelled: AtomicBool::new(false),
                 wake: AtomicI32::new(-1),
@@ -357,13 +355,8 @@ impl Set {
     #[cold]
     fn take_in_enter(&'static self, mut guard: SetGuard) -> SetGuard {
         if self.is_owner() {
-            // A handler that interrupts its owner, which is not in the kernel then; or has left a wait by a jump.
+            // A handler that interrupts its owner, which is not in the kernel then.
             guard.recover();
-            if self.abandoned.load(Ordering::Relaxed) {
-                // As for other threads. Its requests can be cancelled, which would delay the end of a connection.
-                guard.clear_in_enter();
-                return guard;
-            }
             // The handler's call may lead to more events, so the wait that it has interrupted, or precedes, is
             // restarted.
             reserved_fds::wake(self.wake.load(Ordering::Relaxed));
@@ -380,9 +373,6 @@ impl Set {
         loop {
             if self.lock.take() {
                 let guard = SetGuard { set: self };
-                if self.abandoned.load(Ordering::Relaxed) {
-                    guard.clear_in_enter();
-                }
                 if !self.in_enter.load(Ordering::Relaxed) {
                     self.waiting_threads.fetch_sub(1, Ordering::AcqRel);
                     return guard;
@@ -391,16 +381,6 @@ impl Set {
                 reserved_fds::wake(self.wake.load(Ordering::Relaxed));
             }
             sys::pause_us(20);
-        }
-    }
-
-    /// Finishes the poll cycle that the calling thread leaves by a jump: other threads must not wait for its end. If
-    /// the jump ends in the handler that makes it, the wait goes on, and ends soon: the owner is woken.
-    pub(crate) fn abandon_wait(&'static self) {
-        if self.is_owner() && self.in_enter.load(Ordering::Relaxed) {
-            // Finishes the cycle.
-            let guard = self.take();
-            self.abandoned.store(guard.is_some(), Ordering::Relaxed);
         }
     }
 
@@ -488,7 +468,6 @@ impl Set {
         };
         let ring = &raw mut context.ring;
         set.in_enter.store(true, Ordering::Relaxed);
-        set.abandoned.store(false, Ordering::Relaxed);
         drop(guard);
         // SAFETY: Held: while `in_enter` is set, no other thread uses the ring, and it is not dropped.
         during(unsafe { &mut *ring });

@@ -52,11 +52,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Set> {
     std::iter::successors(follow(&NEWEST), move |set| follow(&set.older))
 }
 
-/// Calls `each` for every open set of this process; for none in a thread with private descriptors.
+/// Calls `each` for every open set of this process.
 pub(crate) fn for_each(mut each: impl FnMut(&mut SetGuard)) {
-    if fd_table::is_private() {
-        return;
-    }
     for set in all() {
         if let Some(mut guard) = set.take()
             && guard.fd_count > 0
@@ -102,9 +99,6 @@ pub(crate) fn cancel_sleep_of(thread_id: usize) {
 
 /// Calls `each` for every set that the calling thread waits on.
 pub(crate) fn for_each_owned(mut each: impl FnMut(&mut SetGuard)) {
-    if fd_table::is_private() {
-        return;
-    }
     for set in all().filter(|set| set.is_owner()) {
         if let Some(mut guard) = set.take() {
             each(&mut guard);

@@ -118,7 +118,7 @@ fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
         _ => {}
     }
     if ring_policy::has_new_filter() {
-        set_end::on_filter(&mut guard);
+        set_end::on_forbidden(&mut guard);
     }
     if guard.mode == Mode::Fresh {
         guard.waits = WAITS_BEFORE_RING.min(guard.waits + 1);

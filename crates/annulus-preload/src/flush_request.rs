@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::config;
 use crate::errno;
-use crate::fd_table;
 use crate::identity;
 use crate::writability;
 
@@ -56,10 +55,6 @@ pub(crate) fn ensure_running() {
 
 #[cold]
 fn wake_or_start() {
-    if fd_table::is_private() {
-        // The thread would have the descriptors of this one.
-        return;
-    }
     let swap = |from, to| STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     if swap(ASLEEP, RUNNING).is_ok() {
         writability::wake(&STATE);

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::identity::thread_id;
-use crate::signals;
 
 /// The lock of a set. It is held for the few hundred nanoseconds of a served call, and never by a thread that sleeps.
 pub(crate) struct Lock(AtomicUsize);
@@ -26,31 +25,22 @@ impl Lock {
         self.take_free(thread_id) || self.wait(thread_id)
     }
 
-    /// Takes the lock for the calling thread if it is free, and no signal has to be blocked for it.
+    /// Takes the lock for the calling thread if it is free.
     #[inline]
     pub(crate) fn take_free(&self, thread_id: usize) -> bool {
-        !signals::may_jump() && self.try_take(thread_id)
-    }
-
-    #[inline]
-    fn try_take(&self, thread_id: usize) -> bool {
         self.0
             .compare_exchange(0, thread_id, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Blocks signals if handlers may jump, and waits for the lock.
+    /// Waits for the lock.
     #[cold]
     fn wait(&self, thread_id: usize) -> bool {
-        signals::hold();
         let mut spins = 0;
         loop {
             match self.0.load(Ordering::Relaxed) {
-                0 if self.try_take(thread_id) => return true,
-                holder if holder == thread_id => {
-                    signals::release();
-                    return false;
-                }
+                0 if self.take_free(thread_id) => return true,
+                holder if holder == thread_id => return false,
                 _ => {}
             }
             spins += 1;
@@ -65,6 +55,5 @@ impl Lock {
     #[inline]
     pub(crate) fn release(&self) {
         self.0.store(0, Ordering::Release);
-        signals::release();
     }
 }

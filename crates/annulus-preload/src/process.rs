@@ -12,6 +12,7 @@ use crate::counters::{self, Why};
 use crate::deferred_output;
 use crate::descriptor;
 use crate::draining;
+use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::errno;
 use crate::fd_budget;
@@ -26,6 +27,7 @@ use crate::ring_policy;
 use crate::ring_teardown;
 use crate::send;
 use crate::set_end;
+use crate::signals;
 use crate::stops;
 use crate::switch_position;
 use crate::sys;
@@ -124,7 +126,7 @@ fn reset_in_child() {
     stops::reset();
     STATS_WRITTEN.store(false, Ordering::Relaxed);
     IS_CHILD.store(true, Ordering::Relaxed);
-    reserved_fds::close_in_child();
+    reserved_fds::close_copies(true);
     log::reserve_fd();
 }
 
@@ -139,37 +141,30 @@ pub(crate) fn before_clone(flags: c_int) {
     // The child has its own descriptors but shares this memory: its `close` would mark this process's number as closed.
     epoll_set_list::for_each(|guard| set_end::pass_through_set(guard, Why::Forked));
     if flags & libc::CLONE_VFORK == 0 {
-        ring_policy::forbid_rings();
+        ring_policy::forbid_rings(Why::Forked);
     }
 }
 
-/// Makes a call after which the calling thread has private descriptors, if the process has other threads. The library
-/// does not track these: the sets of the thread, and all its later calls, pass through.
+/// Makes a call after which the calling thread has private descriptors. If the process has other threads, the kernel
+/// serves all of them from now on, as one number may be several files.
 pub(crate) fn with_private_descriptors(call: impl FnOnce() -> c_int) -> c_int {
     if identity::is_single_threaded() || fd_table::is_private() {
         return call();
     }
-    let is_shared = errno::catch_panic(|| {
-        // The library's own thread does not count.
-        flush_thread::stop_and_wait();
-        sys::has_other_threads().then_some(())
-    });
-    if is_shared.is_none() {
+    // The library's own thread does not count.
+    errno::attempt(flush_thread::stop_and_wait);
+    if !sys::has_other_threads() {
         return call();
     }
-    errno::catch_panic(|| {
+    errno::attempt(|| {
         fd_table::mark_all_shared();
-        epoll_set_list::for_each_owned(|guard| {
-            set_end::pass_through_set(guard, Why::Forked);
-        });
-        Some(())
+        before_clone(libc::CLONE_VM);
     });
     let ret = call();
     if ret == 0 {
-        errno::catch_panic(|| {
-            reserved_fds::close_copies();
+        errno::attempt(|| {
+            reserved_fds::close_copies(false);
             fd_table::make_private();
-            Some(())
         });
     }
     ret
@@ -214,9 +209,27 @@ pub(crate) fn before_exec() {
     }
 }
 
+/// Runs before handlers of the program may jump out of the calls that they interrupt. A jump would leave a lock taken
+/// permanently, and a list in the middle of a change. So the kernel serves the process from now on. Once the library
+/// holds no bytes, calls take no lock.
+pub(crate) fn before_jumps() {
+    signals::allow_jumps();
+    ring_policy::forbid_rings(Why::InHandler);
+    epoll_set_list::for_each(|guard| set_end::pass_through_set(guard, Why::InHandler));
+    let holds = |set: &'static Set| set.take().is_none_or(|guard| guard.handed_back_count > 0);
+    if (epoll_set_list::all().filter(|set| set.is_of_this_process())).any(holds) {
+        return;
+    }
+    signals::end_tracking();
+    for (fd, set) in epoll_set_list::numbers() {
+        set_end::forget_streams(set);
+        descriptor::forget(fd);
+    }
+}
+
 /// Runs before the program sets a filter, and does everything that needs a ring.
 pub(crate) fn before_filter() {
-    ring_policy::forbid_rings();
+    ring_policy::forbid_rings(Why::Filtered);
     epoll_set_list::for_each(|guard| set_end::pass_through_set(guard, Why::Filtered));
     flush_thread::stop_if_idle();
     ring_teardown::cache_handlers();

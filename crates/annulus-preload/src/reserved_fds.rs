@@ -121,20 +121,14 @@ pub(crate) fn close(fd: i32) {
     }
 }
 
-/// Closes all descriptors in a child of a fork, as they belong to its parent.
-pub(crate) fn close_in_child() {
+/// Closes the copies that a child of a fork, or a thread with private descriptors, has got. `forgets`: no other thread
+/// has the descriptors.
+pub(crate) fn close_copies(forgets: bool) {
     for slot in &RESERVED {
-        let fd = slot.fd.swap(-1, Ordering::Relaxed);
-        if fd >= 0 && slot.is_same_file(fd) {
-            let _ = sys::close(fd);
-        }
-    }
-}
-
-/// Closes the copies that the calling thread has got with private descriptors.
-pub(crate) fn close_copies() {
-    for slot in &RESERVED {
-        let fd = slot.fd.load(Ordering::Relaxed);
+        let fd = match forgets {
+            true => slot.fd.swap(-1, Ordering::Relaxed),
+            false => slot.fd.load(Ordering::Relaxed),
+        };
         if fd >= 0 && slot.is_same_file(fd) {
             let _ = sys::close(fd);
         }

@@ -3,11 +3,12 @@
 //! new rings do not use SQPOLL.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use annulus::preload::ServerRing;
 
 use crate::config;
+use crate::counters::Why;
 use crate::sys;
 
 /// The program has changed its credentials: no kernel thread polls for a ring any more.
@@ -19,34 +20,46 @@ const FILTER_CHECKS_MAX: u32 = 64;
 /// In place of a count: no ring is created or entered any more.
 const NO_RINGS: u32 = u32::MAX;
 
+/// The reason for which no ring is created or entered any more.
+static WHY: AtomicU8 = AtomicU8::new(Why::Filtered as u8);
+
 /// Forbids rings permanently.
-pub(crate) fn forbid_rings() {
+pub(crate) fn forbid_rings(why: Why) {
+    WHY.store(why as u8, Ordering::Relaxed);
     FILTER_CHECKS.store(NO_RINGS, Ordering::Relaxed);
 }
 
-/// Returns the reason for [`forbid_rings`], for the log.
-pub(crate) fn why_no_rings() -> &'static str {
+/// Returns the reason of [`forbid_rings`].
+pub(crate) fn why_no_rings() -> Why {
+    Why::ALL[usize::from(WHY.load(Ordering::Relaxed))]
+}
+
+fn are_forbidden() -> bool {
+    FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
+}
+
+/// Returns the reason in words, if it is a filter.
+pub(crate) fn why_filtered() -> &'static str {
     if sys::has_filter() {
         "the program has set a system call filter"
     } else {
-        "the program may set a system call filter: a thread that was served has set no_new_privs, or a child shares \
-         its memory"
+        "the program may set a system call filter: a thread that was served has set no_new_privs"
     }
 }
 
 /// Starts to check for a filter, which the program may be about to set.
 pub(crate) fn expect_filter() {
-    if !may_be_filtered() {
+    if !are_forbidden() {
         FILTER_CHECKS.store(FILTER_CHECKS_MAX, Ordering::Relaxed);
     }
 }
 
 /// Returns whether the program may have set a filter, which may forbid calls that only this library makes.
 pub(crate) fn may_be_filtered() -> bool {
-    FILTER_CHECKS.load(Ordering::Relaxed) == NO_RINGS
+    are_forbidden() && why_no_rings() == Why::Filtered
 }
 
-/// Returns whether a filter may have been set since the last check.
+/// Returns whether rings are forbidden, also by a filter that was set since the last check.
 #[inline]
 pub(crate) fn has_new_filter() -> bool {
     FILTER_CHECKS.load(Ordering::Relaxed) > 0 && check_filter()
@@ -56,16 +69,15 @@ pub(crate) fn has_new_filter() -> bool {
 fn check_filter() -> bool {
     let left = |checks: u32| (checks != NO_RINGS && checks > 0).then(|| checks - 1);
     let updated = FILTER_CHECKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
-    updated.is_err() && may_be_filtered() || updated.is_ok() && sys::has_filter()
+    if updated.is_ok() && sys::has_filter() {
+        forbid_rings(Why::Filtered);
+    }
+    are_forbidden()
 }
 
-/// Returns whether rings may be made, after a check for a new filter.
+/// Returns whether rings may be made.
 pub(crate) fn may_make_rings() -> bool {
-    let filtered = has_new_filter();
-    if filtered {
-        forbid_rings();
-    }
-    !filtered
+    !has_new_filter()
 }
 
 /// Fails with the reason if a filter that the process inherited would end it for a ring. Filters are never removed, all

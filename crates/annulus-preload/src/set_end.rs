@@ -30,13 +30,15 @@ pub(crate) fn on_foreign_thread(guard: &mut SetGuard, fd: i32) {
     hand_back(guard, fd, Why::OtherThread);
 }
 
-/// Handles a filter that was set while this set had a ring: the ring is not entered again, not even to cancel requests.
-pub(crate) fn on_filter(guard: &mut SetGuard) {
-    ring_policy::forbid_rings();
-    if let Some(context) = &mut guard.ring {
+/// Handles that no ring may be used any more, which was noticed while this set had a ring. After a filter was set, the
+/// ring is not entered again, not even to cancel requests.
+pub(crate) fn on_forbidden(guard: &mut SetGuard) {
+    if ring_policy::may_be_filtered()
+        && let Some(context) = &mut guard.ring
+    {
         context.ring.give_up();
     }
-    pass_through_set(guard, Why::Filtered);
+    pass_through_set(guard, ring_policy::why_no_rings());
 }
 
 /// Hands back all connections of a set, which passes through from now on.
@@ -46,7 +48,7 @@ pub(crate) fn pass_through_set(guard: &mut SetGuard, why: Why) {
     }
     counters::passed(why);
     if why == Why::Filtered {
-        log::log_refused("the program has set a system call filter");
+        log::log_refused(ring_policy::why_filtered());
     }
     if why == Why::Released {
         log::write_line("an epoll set passes through until the operator resumes it: released");

@@ -1,26 +1,20 @@
 //! # Safety
 //!
-//! Signals of a program whose handlers may jump out of the call that they interrupt. The jump would leave a lock taken
-//! permanently, and a list in the middle of a change. From the first `sigsetjmp` that saves the signal mask, all
-//! signals are therefore blocked while a thread holds a lock: two system calls per lock. Other programs pay for one
-//! load (Typed, Lent: a system call with two words of this stack).
+//! Signals of a program whose handlers may jump out of the call that they interrupt: it has called a `sigsetjmp` that
+//! saves the signal mask. The library serves it no longer ([`before_jumps`](crate::process::before_jumps)). The locks
+//! of others, such as those of `malloc` and the loader, are taken with signals blocked (Typed, Lent: a system call with
+//! two words of this stack).
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::raw_libc as libc;
 
 /// Handlers may jump.
-pub(crate) static MAY_JUMP: AtomicBool = AtomicBool::new(false);
-
-thread_local! {
-    /// The number of locks that the calling thread holds with its signals blocked.
-    static HELD: Cell<u32> = const { Cell::new(0) };
-    /// The signal mask before the first of them.
-    static BEFORE: Cell<u64> = const { Cell::new(0) };
-}
+static MAY_JUMP: AtomicBool = AtomicBool::new(false);
+/// No set is tracked any more.
+static TRACKS_NOTHING: AtomicBool = AtomicBool::new(false);
 
 /// Signals that the thread itself causes. Blocked, they would end the process.
 const OWN: [c_int; 6] = [
@@ -32,55 +26,31 @@ const OWN: [c_int; 6] = [
     libc::SIGSYS,
 ];
 
-/// Returns whether handlers may jump.
-#[inline]
-pub(crate) fn may_jump() -> bool {
-    MAY_JUMP.load(Ordering::Relaxed)
+/// Records that handlers may jump.
+pub(crate) fn allow_jumps() {
+    MAY_JUMP.store(true, Ordering::Relaxed);
 }
 
-/// Blocks signals before the calling thread takes a lock.
-#[inline]
-pub(crate) fn hold() {
-    if may_jump() {
-        hold_one();
-    }
+/// Records that no set is tracked any more.
+pub(crate) fn end_tracking() {
+    TRACKS_NOTHING.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether no set is tracked any more, as handlers may jump.
+pub(crate) fn tracks_nothing() -> bool {
+    TRACKS_NOTHING.load(Ordering::Relaxed)
 }
 
 /// Runs `body` with signals blocked, if handlers may jump. A filter may forbid the call for it to other programs.
 pub(crate) fn without<T>(body: impl FnOnce() -> T) -> T {
-    hold();
+    if !MAY_JUMP.load(Ordering::Relaxed) {
+        return body();
+    }
+    let blocked = (OWN.into_iter()).fold(!0, |mask, signal| mask & !(1 << (signal - 1)));
+    let before = set_mask(blocked);
     let result = body();
-    release();
+    set_mask(before);
     result
-}
-
-/// Unblocks signals after the calling thread has released its last lock.
-#[inline]
-pub(crate) fn release() {
-    if may_jump() {
-        release_one();
-    }
-}
-
-#[cold]
-fn hold_one() {
-    if HELD.get() == 0 {
-        let blocked = OWN
-            .into_iter()
-            .fold(!0, |mask, signal| mask & !(1 << (signal - 1)));
-        BEFORE.set(set_mask(blocked));
-    }
-    HELD.set(HELD.get() + 1);
-}
-
-#[cold]
-fn release_one() {
-    let held = HELD.get();
-    // 0: the lock was taken before the first `sigsetjmp`.
-    HELD.set(held.saturating_sub(1));
-    if held == 1 {
-        set_mask(BEFORE.get());
-    }
 }
 
 /// Sets the calling thread's signal mask, and returns the previous one.

@@ -149,45 +149,10 @@ hooks! {
     fn setns(fd: c_int, kind: c_int) -> c_int { pass_on!(setns_alone(fd, kind)) }
 }
 
-/// The function of a thread and its argument.
-struct Start {
-    run: Routine,
-    argument: *mut c_void,
-}
-
-type Routine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-
-/// Runs in a thread whose creator has private descriptors, which both share.
-unsafe extern "C-unwind" fn run_private(start: *mut c_void) -> *mut c_void {
-    // SAFETY: Owned: leaked by the creator for this thread.
-    let Start { run, argument } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    fd_table::make_private();
-    // SAFETY: Typed: the function and the argument of the program.
-    unsafe { run(argument) }
-}
-
-/// Returns the function and the argument with which a thread starts. Queued bytes are sent first: from now on one
-/// thread may wait for bytes that another has queued.
-fn start_of(run: *mut c_void, argument: *mut c_void) -> (*mut c_void, *mut c_void) {
-    before_blocking();
-    if !fd_table::is_private() {
-        return (run, argument);
-    }
-    // SAFETY: Typed: the function of a thread.
-    let run = unsafe { std::mem::transmute::<*mut c_void, Routine>(run) };
-    let start = Box::into_raw(Box::new(Start { run, argument }));
-    (run_private as *mut c_void, start.cast())
-}
-
 hooks! {
+    // From now on one thread may wait for bytes that another has queued.
+    before { before_blocking() }
     fn pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, run: *mut c_void,
-        argument: *mut c_void) -> c_int {
-        let (run, argument) = start_of(run, argument);
-        pass_on!(real(thread, attributes, run, argument))
-    }
-
-    fn thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int {
-        let (run, argument) = start_of(run, argument);
-        pass_on!(real(thread, run, argument))
-    }
+        argument: *mut c_void) -> c_int;
+    fn thrd_create(thread: *mut pthread_t, run: *mut c_void, argument: *mut c_void) -> c_int;
 }

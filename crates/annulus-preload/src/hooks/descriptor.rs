@@ -50,7 +50,7 @@ hooks! {
                 error => error,
             };
         }
-        if !is_valid || flags & CLOSE_RANGE_CLOEXEC != 0 || fd_table::is_private() {
+        if !is_valid || flags & CLOSE_RANGE_CLOEXEC != 0 {
             return pass_on!(real(first, last, flags));
         }
         // Tracked descriptors are closed one by one, and the kernel closes the ranges between them.

@@ -6,13 +6,11 @@
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::atomic::Ordering;
 
 use libc::{pid_t, pthread_t, sigval};
 
 use super::attempt;
 use super::process::before_exec;
-use crate::epoll_set::Set;
 use crate::epoll_set_list;
 use crate::process;
 use crate::real::{Run, call_next};
@@ -52,28 +50,11 @@ hooks! {
 passes_registers! {
     fn __sigsetjmp(_environment: *mut c_void, saves_mask: c_int) {
         // A handler that jumps without restoring the mask would leave its signal blocked.
-        if saves_mask != 0 {
-            signals::MAY_JUMP.store(true, Ordering::Relaxed);
+        if saves_mask != 0 && !signals::tracks_nothing() {
+            attempt(process::before_jumps);
         }
     }
 }
-
-/// Defines functions of libc that jump.
-macro_rules! jumps {
-    ($($name:ident)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name(to: *mut c_void, value: c_int) -> ! {
-                attempt(|| epoll_set_list::all().for_each(Set::abandon_wait));
-                call_next!($name(to: *mut c_void, value: c_int) -> c_int);
-                // SAFETY: Typed: it may be called at any time.
-                unsafe { libc::abort() }
-            }
-        )*
-    };
-}
-
-jumps! { longjmp _longjmp siglongjmp __longjmp_chk }
 
 // ---- ends ----
 

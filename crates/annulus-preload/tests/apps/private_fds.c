@@ -135,9 +135,9 @@ static void a_clone_with_its_own_descriptors_disturbs_nothing(void) {
 }
 
 static const struct app_case cases[] = {
-    CASE(a_thread_that_unshares_its_descriptors_uses_the_same_numbers, "served:read served:write"),
-    CASE(a_thread_of_such_a_thread_uses_the_same_numbers, "served:read served:write"),
-    CASE(a_thread_closes_all_its_own_descriptors, "served:read served:write"),
+    CASE(a_thread_that_unshares_its_descriptors_uses_the_same_numbers, "served:read served:write back:forked"),
+    CASE(a_thread_of_such_a_thread_uses_the_same_numbers, "served:read served:write back:forked"),
+    CASE(a_thread_closes_all_its_own_descriptors, "served:read served:write back:forked"),
     CASE(a_thread_that_served_before_goes_on, "served:read back:forked"),
     CASE(a_process_of_one_thread_is_served_on, "served:read back:forked<=0"),
     CASE(a_clone_with_its_own_descriptors_disturbs_nothing, "served:read back:forked"),

@@ -385,6 +385,14 @@ static void jump(int number) {
     }
 }
 
+/* The end of the ring may interrupt a wait of a program that handles signals. */
+static void wait_for_a_jump(int set) {
+    struct epoll_event event;
+    while (epoll_wait(set, &event, 1, -1) == 1 || errno == EINTR)
+        continue;
+    print("not reached: %s\n", strerrorname_np(errno));
+}
+
 static void a_handler_may_jump_out_of_a_wait(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN);
@@ -394,8 +402,7 @@ static void a_handler_may_jump_out_of_a_wait(void) {
             MUST(write(pair.app, "before ", 7));
             may_jump = 1;
             ring_each_ms(3);
-            print_wait(set, -1);
-            print("not reached\n");
+            wait_for_a_jump(set);
         }
         ring_each_ms(0);
         print_now(set);
@@ -420,14 +427,12 @@ static void connections_end_after_a_jump_out_of_a_wait(void) {
         if (sigsetjmp(back, 1) == 0) {
             may_jump = 1;
             ring_each_ms(3);
-            print_wait(set, -1);
-            print("not reached\n");
+            wait_for_a_jump(set);
         }
         ring_each_ms(0);
         if (i == 1)
             MUST(write(pairs[i].app, "last words", 10));
         MUST(i == 2 ? dup2(set, pairs[i].app) : close(pairs[i].app));
-        MUST(syscall(SYS_setsockopt, pairs[i].peer, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){5, 0}, sizeof(struct timeval)));
         peer_gets(&pairs[i], 11);
     }
 }
@@ -596,10 +601,10 @@ static const struct app_case cases[] = {
     CASE(a_handler_may_write_during_the_wait, ""),
     CASE(a_handler_may_read, "served:read"),
     CASE(handlers_that_write_at_any_moment_tear_nothing, "served:write served:epoll_wait"),
-    CASE(a_handler_may_jump_out_of_a_wait, "served:epoll_wait"),
-    CASE(connections_end_after_a_jump_out_of_a_wait, "served:close"),
+    CASE(a_handler_may_jump_out_of_a_wait, "back:in_handler"),
+    CASE(connections_end_after_a_jump_out_of_a_wait, "back:in_handler"),
     CASE(a_handler_may_jump_out_of_the_first_call_of_a_function, "served:read"),
-    CASE(a_handler_may_jump_out_of_any_call_at_any_moment, "served:epoll_wait served:read passed:in_handler<=0"),
+    CASE(a_handler_may_jump_out_of_any_call_at_any_moment, "back:in_handler"),
     CASE(a_stop_and_its_end_interrupt_a_wait, ""),
     CASE(a_signal_between_waits_does_not_end_them, ""),
     CASE(an_empty_set_waits_for_its_timeout, ""),

@@ -309,7 +309,7 @@ const HOOKS: [Hook; 118] = [
     (
         "sigsetjmp",
         "a_handler_may_jump_out_of_any_call_at_any_moment",
-        "served:epoll_wait",
+        "back:in_handler",
         "a_handler_may_jump_out_of_a_wait",
     ),
 ];

@@ -24,20 +24,36 @@ use crate::identity;
 const CALLS: usize = Call::ALL.len();
 const WHYS: usize = Why::ALL.len();
 
-/// Counts from before the first ring.
-struct Early {
-    served: [AtomicU64; CALLS],
-    passed: [AtomicU64; WHYS],
-    handed_back: [AtomicU64; WHYS],
-    listeners_left: [AtomicU64; WHYS],
+/// The kinds of counts from before the first ring, one for each call or reason.
+#[derive(Clone, Copy)]
+enum Early {
+    Served,
+    Passed,
+    HandedBack,
+    ListenersLeft,
 }
 
-static EARLY: Early = Early {
-    served: [const { AtomicU64::new(0) }; CALLS],
-    passed: [const { AtomicU64::new(0) }; WHYS],
-    handed_back: [const { AtomicU64::new(0) }; WHYS],
-    listeners_left: [const { AtomicU64::new(0) }; WHYS],
-};
+const EARLY_MAX: usize = if CALLS > WHYS { CALLS } else { WHYS };
+static EARLY: [[AtomicU64; EARLY_MAX]; 4] = [const { [const { AtomicU64::new(0) }; EARLY_MAX] }; 4];
+
+impl Early {
+    fn counter(self, nth: usize) -> &'static AtomicU64 {
+        &EARLY[self as usize][nth]
+    }
+
+    #[cold]
+    fn add(self, nth: usize) {
+        self.counter(nth).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn get(self, nth: usize) -> u64 {
+        self.counter(nth).load(Ordering::Relaxed)
+    }
+
+    fn take(self, nth: usize) -> u64 {
+        self.counter(nth).swap(0, Ordering::Relaxed)
+    }
+}
 
 /// The storage of threads that have created no ring.
 static OTHERS: AtomicPtr<Served> = AtomicPtr::new(ptr::null_mut());
@@ -88,7 +104,7 @@ pub(crate) fn served(call: Call) {
 fn served_by_others(call: Call) {
     match shared_counters() {
         Some(shared_counters) => shared_counters.serve_shared(call, 1),
-        None => add(&EARLY.served[call as usize]),
+        None => Early::Served.add(call as usize),
     }
 }
 
@@ -114,7 +130,7 @@ pub(crate) fn count_result(call: Call, result: Option<CallResult>) {
 pub(crate) fn passed(why: Why) {
     match MINE.get().or_else(shared_counters) {
         Some(counters) => counters.pass(why, 1),
-        None => add(&EARLY.passed[why as usize]),
+        None => Early::Passed.add(why as usize),
     }
 }
 
@@ -122,7 +138,7 @@ pub(crate) fn passed(why: Why) {
 pub(crate) fn handed_back(why: Why) {
     match MINE.get().or_else(shared_counters) {
         Some(counters) => counters.hand_back(why, 1),
-        None => add(&EARLY.handed_back[why as usize]),
+        None => Early::HandedBack.add(why as usize),
     }
 }
 
@@ -130,7 +146,7 @@ pub(crate) fn handed_back(why: Why) {
 pub(crate) fn left_listener(why: Why) {
     match MINE.get().or_else(shared_counters) {
         Some(counters) => counters.leave_listener(why, 1),
-        None => add(&EARLY.listeners_left[why as usize]),
+        None => Early::ListenersLeft.add(why as usize),
     }
 }
 
@@ -148,11 +164,6 @@ fn count_by_others(event: Event, times: u64) {
     if let Some(shared_counters) = shared_counters() {
         shared_counters.count_shared(event, times);
     }
-}
-
-#[cold]
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The gauges of a ring, which are reset when it is closed.
@@ -246,22 +257,14 @@ pub(crate) fn share() {
     }
     // SAFETY: Owned: never freed from now on.
     let shared_counters = unsafe { &*made };
-    for call in Call::ALL {
-        shared_counters.serve_shared(
-            *call,
-            EARLY.served[*call as usize].swap(0, Ordering::Relaxed),
-        );
+    for &call in Call::ALL {
+        shared_counters.serve_shared(call, Early::Served.take(call as usize));
     }
-    for why in Why::ALL {
-        shared_counters.pass(*why, EARLY.passed[*why as usize].swap(0, Ordering::Relaxed));
-        shared_counters.hand_back(
-            *why,
-            EARLY.handed_back[*why as usize].swap(0, Ordering::Relaxed),
-        );
-        shared_counters.leave_listener(
-            *why,
-            EARLY.listeners_left[*why as usize].swap(0, Ordering::Relaxed),
-        );
+    for &why in Why::ALL {
+        let nth = why as usize;
+        shared_counters.pass(why, Early::Passed.take(nth));
+        shared_counters.hand_back(why, Early::HandedBack.take(nth));
+        shared_counters.leave_listener(why, Early::ListenersLeft.take(nth));
     }
 }
 
@@ -280,23 +283,14 @@ pub(crate) fn reset() {
                 .map(|mut owner| owner.take().map(std::mem::forget))
         });
     }
-    let early = [
-        &EARLY.served[..],
-        &EARLY.passed,
-        &EARLY.handed_back,
-        &EARLY.listeners_left,
-    ];
-    early
-        .into_iter()
-        .flatten()
-        .for_each(|counter| counter.store(0, Ordering::Relaxed));
+    let early = EARLY.iter().flatten();
+    early.for_each(|counter| counter.store(0, Ordering::Relaxed));
 }
 
 /// Returns whether anything has been counted.
 pub(crate) fn any() -> bool {
-    let early = [&EARLY.served[..], &EARLY.passed];
-    shared_counters().is_some()
-        || (early.into_iter().flatten()).any(|counter| counter.load(Ordering::Relaxed) > 0)
+    let mut early = EARLY.iter().flatten();
+    shared_counters().is_some() || early.any(|counter| counter.load(Ordering::Relaxed) > 0)
 }
 
 /// Returns the totals of the process; `None` before its first ring. A filter may forbid to collect them later.
@@ -308,7 +302,7 @@ fn totals() -> Option<Totals> {
 pub(crate) fn passed_by_reason() -> String {
     let totals = totals();
     let counted = Why::ALL.iter().map(|&why| {
-        let early = EARLY.passed[why as usize].load(Ordering::Relaxed);
+        let early = Early::Passed.get(why as usize);
         let shared = totals.as_ref().map_or(0, |totals| totals.passed(why));
         (why.name(), early + shared)
     });
@@ -321,32 +315,28 @@ pub(crate) fn passed_by_reason() -> String {
 
 /// Returns all counters as one line of JSON.
 pub(crate) fn line() -> String {
-    let early = |counters: &[AtomicU64], nth: usize| counters[nth].load(Ordering::Relaxed);
-    static NONE: [AtomicU64; CALLS] = [const { AtomicU64::new(0) }; CALLS];
+    let early = |early: Option<Early>, nth| early.map_or(0, |early| early.get(nth));
     let totals = totals();
-    let by_name = |title: &str, count: &dyn Fn(usize) -> (&'static str, u64), of: usize| {
-        let pairs: Vec<String> = (0..of)
-            .map(count)
-            .filter(|&(_, count)| count > 0)
+    let by_name = |title: &str, pairs: &mut dyn Iterator<Item = (&'static str, u64)>| {
+        let pairs = pairs.filter(|&(_, count)| count > 0);
+        let pairs: Vec<String> = pairs
             .map(|(name, count)| format!("\"{name}\":{count}"))
             .collect();
         format!("\"{title}\":{{{}}}", pairs.join(","))
     };
-    let calls = |title: &str, counters: &[AtomicU64; CALLS], of: fn(&Totals, Call) -> u64| {
-        let count = |nth: usize| {
-            let call = Call::ALL[nth];
+    let calls = |title: &str, before: Option<Early>, of: fn(&Totals, Call) -> u64| {
+        let count = |&call: &Call| {
             let shared = totals.as_ref().map_or(0, |totals| of(totals, call));
-            (call.name(), early(counters, nth) + shared)
+            (call.name(), early(before, call as usize) + shared)
         };
-        by_name(title, &count, CALLS)
+        by_name(title, &mut Call::ALL.iter().map(count))
     };
-    let whys = |title: &str, counters: &[AtomicU64; WHYS], of: fn(&Totals, Why) -> u64| {
-        let count = |nth: usize| {
-            let why = Why::ALL[nth];
+    let whys = |title: &str, before: Early, of: fn(&Totals, Why) -> u64| {
+        let count = |&why: &Why| {
             let shared = totals.as_ref().map_or(0, |totals| of(totals, why));
-            (why.name(), early(counters, nth) + shared)
+            (why.name(), before.get(why as usize) + shared)
         };
-        by_name(title, &count, WHYS)
+        by_name(title, &mut Why::ALL.iter().map(count))
     };
     let event = |name: &str, event: Event| {
         let count = totals.as_ref().map_or(0, |totals| totals.event(event));
@@ -356,10 +346,10 @@ pub(crate) fn line() -> String {
         format!("\"pid\":{}", identity::pid()),
         format!("\"command\":\"{}\"", identity::command()),
         event("rings", Event::Rings),
-        calls("served", &EARLY.served, Totals::served),
-        whys("passed", &EARLY.passed, Totals::passed),
-        calls("failed", &NONE, Totals::failed),
-        whys("handed_back", &EARLY.handed_back, Totals::handed_back),
+        calls("served", Some(Early::Served), Totals::served),
+        whys("passed", Early::Passed, Totals::passed),
+        calls("failed", None, Totals::failed),
+        whys("handed_back", Early::HandedBack, Totals::handed_back),
         event("enters", Event::Enters),
         event("waits", Event::Waits),
         event("entries", Event::Entries),

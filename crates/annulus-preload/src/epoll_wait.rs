@@ -28,8 +28,8 @@ use crate::sys;
 use crate::unread;
 use crate::young_set::WAITS_BEFORE_RING;
 
-/// Waits on a set. `None`: passes through to the kernel's set.
-pub(crate) fn wait(number: &'static Entry, buffer: &EventBuffer) -> Option<CallResult> {
+/// Waits on a set. `None`: passes through to the kernel's set, with the timeout in `buffer`.
+pub(crate) fn wait(number: &'static Entry, buffer: &mut EventBuffer) -> Option<CallResult> {
     let deadline_ns = match buffer.timeout_ns {
         Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
         _ => None,
@@ -145,13 +145,15 @@ fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
 /// Waits by the ring. Fails with `ECANCELED` if it has left its sleep because the program has cancelled the thread.
 fn wait_serving(
     mut step: Step,
-    buffer: &EventBuffer,
+    buffer: &mut EventBuffer,
     (mut left_ns, deadline_ns): (Option<u64>, Option<u64>),
 ) -> Option<CallResult> {
     loop {
         let (guard, purpose) = match step {
             Step::Over(result) => return result,
-            Step::Released(guard) => return wait_released(guard, buffer, deadline_ns),
+            Step::Released(guard) => {
+                return errno::catch_panic(|| wait_released(guard, buffer, deadline_ns));
+            }
             Step::Enter(guard, purpose) => (guard, purpose),
         };
         let sleeps = purpose == Purpose::Sleep;
@@ -227,31 +229,19 @@ fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<u64>) -
     )
 }
 
-/// Continues a wait on the kernel's set after the operator released the process while the thread slept. `None`: the
-/// whole wait passes through, as it has no timeout.
+/// Continues a wait on the kernel's set, with the remaining time, after the operator released the process while the
+/// thread slept.
 fn wait_released(
-    guard: SetGuard,
-    buffer: &EventBuffer,
+    mut guard: SetGuard,
+    buffer: &mut EventBuffer,
     deadline_ns: Option<u64>,
 ) -> Option<CallResult> {
-    let set = guard.fd;
-    let buffered = errno::catch_panic(|| {
-        let mut guard = guard;
-        switch::release(&mut guard);
-        wait_passing(guard, buffer)
-    });
-    if buffered.is_some() || buffer.timeout_ns == Some(0) {
-        return buffered.or(Some(Ok(0)));
+    switch::release(&mut guard);
+    let buffered = wait_passing(guard, buffer);
+    if let Some(deadline_ns) = deadline_ns {
+        buffer.timeout_ns = Some(deadline_ns.saturating_sub(sys::now_ns()));
     }
-    let left_ns = deadline_ns?.saturating_sub(sys::now_ns());
-    let before = errno::get();
-    let ret = ring_teardown::retry_interrupted(Some(left_ns), |remaining_ns| {
-        let remaining_ns = remaining_ns.unwrap_or(left_ns);
-        buffer.wait_on(set, remaining_ns)
-    });
-    let result = usize::try_from(ret).map_err(|_| errno::get());
-    errno::set(before);
-    Some(result)
+    buffered
 }
 
 /// Finishes the last round. Returns whether this round may sleep, and whether it has to enter the kernel.

@@ -337,14 +337,7 @@ pub(crate) fn splice_buffered(
         return None;
     }
     let bytes = &available[..available.len().min(bytes)];
-    let result = match ring_policy::may_be_filtered() {
-        true => Err(libc::EOPNOTSUPP),
-        false => sys::write_what_fits(pipe, bytes),
-    };
-    let result = match result {
-        Err(libc::EOPNOTSUPP) => sys::write_pages(pipe, bytes),
-        result => result,
-    };
+    let result = sys::write_pages(pipe, bytes);
     if let Ok(written) = result {
         drop_first(&mut guard, connection, written);
     }

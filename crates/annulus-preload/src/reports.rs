@@ -75,12 +75,6 @@ impl EventBuffer {
         count.unwrap_or(0).min(left)
     }
 
-    /// Waits on the kernel's set; returns -1 and errno, as the C library does.
-    pub(crate) fn wait_on(&self, set: i32, timeout_ns: u64) -> i32 {
-        // SAFETY: Lent: the buffer and the mask (`new`).
-        unsafe { sys::wait_on(set, (self.events, self.max as i32), timeout_ns, self.mask) }
-    }
-
     /// Enters a ring, which sleeps with the mask of the call.
     #[inline]
     pub(crate) fn enter(

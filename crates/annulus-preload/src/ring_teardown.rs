@@ -25,14 +25,14 @@ pub(crate) fn on_ring_closed() {
 }
 
 /// Waits by `call`, and retries if only the teardown of a ring has interrupted it. `call` gets the remaining timeout,
-/// ns, or `None` for the program's own timeout.
+/// ns.
 pub(crate) fn retry_interrupted(
     timeout_ns: Option<u64>,
     call: impl Fn(Option<u64>) -> c_int,
 ) -> c_int {
     // Another thread may close the first ring meanwhile.
     let start_ns = timeout_ns.map_or(0, |_| sys::now_ns());
-    let mut left_ns = None;
+    let mut left_ns = timeout_ns;
     loop {
         let ret = call(left_ns);
         if ret >= 0 || errno::get() != libc::EINTR {

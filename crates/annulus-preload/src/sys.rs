@@ -164,33 +164,6 @@ pub(crate) fn take_ready(set: i32, events: &mut [libc::epoll_event]) -> usize {
     unsafe { ready(set, events.as_mut_ptr(), events.len() as i32) }.unwrap_or(0)
 }
 
-/// Waits on the kernel's set; returns -1 and errno, as the C library does. `mask` is 8 bytes, or null.
-///
-/// # Safety
-///
-/// Lent: `events` is valid for writes of `max`; `mask` is null, or the 8 bytes of a signal set.
-pub(crate) unsafe fn wait_on(
-    set: i32,
-    (events, max): (*mut libc::epoll_event, i32),
-    timeout_ns: u64,
-    mask: *const u64,
-) -> c_int {
-    let time = time(timeout_ns);
-    // SAFETY: Lent: the caller guarantees `events` and `mask`; the time is of this stack.
-    let ret = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait2,
-            set,
-            events,
-            max,
-            &raw const time,
-            mask,
-            8,
-        )
-    };
-    ret as c_int
-}
-
 /// Waits for events of a kernel set, for at most `time` if there is one.
 pub(crate) fn wait(
     set: i32,
@@ -252,42 +225,22 @@ pub(crate) fn is_pipe(fd: i32) -> bool {
     fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
 }
 
-/// Writes as many bytes to a pipe as it has room for. Never blocks, whatever the flags of the pipe. Fails with
-/// `EOPNOTSUPP` before Linux 6.4.
-pub(crate) fn write_what_fits(fd: i32, bytes: &[u8]) -> CallResult {
-    let vector = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    // The offset -1 is the current position.
-    // SAFETY: Lent: of this stack, and borrowed for the call.
-    result(unsafe {
-        libc::syscall(
-            libc::SYS_pwritev2,
-            fd,
-            &raw const vector,
-            1,
-            -1_i64,
-            -1_i64,
-            libc::RWF_NOWAIT,
-        )
-    })
-}
-
 /// Writes page by page while the pipe is writable, and so has room for one. May block if another thread fills the pipe
 /// at the same moment.
 pub(crate) fn write_pages(fd: i32, bytes: &[u8]) -> CallResult {
     let mut written = 0;
     for page in bytes.chunks(libc::PIPE_BUF) {
-        if poll_now(fd, libc::POLLOUT as u32) == 0 {
-            break;
-        }
+        // A call without bytes fails if this is the reading end.
+        let room = match poll_now(fd, libc::POLLOUT as u32) {
+            0 => 0,
+            _ => page.len(),
+        };
         // SAFETY: Lent: borrowed for the call.
-        let ret = unsafe { libc::syscall(libc::SYS_write, fd, page.as_ptr(), page.len()) };
+        let ret = unsafe { libc::syscall(libc::SYS_write, fd, page.as_ptr(), room) };
         match result(ret) {
-            Ok(bytes) => written += bytes,
+            Ok(1..) => written += ret as usize,
             Err(errno) if written == 0 => return Err(errno),
-            Err(_) => break,
+            _ => break,
         }
     }
     if written == 0 {

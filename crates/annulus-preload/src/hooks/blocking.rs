@@ -17,7 +17,6 @@ use crate::epoll_set::Set;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
 use crate::process;
-use crate::real::call_next;
 use crate::ring_policy;
 use crate::sys;
 
@@ -112,41 +111,29 @@ pub(super) fn before_connect(fd: c_int) {
     }
 }
 
-/// Defines calls that fail, or behave differently, in a process with a second thread.
-macro_rules! single_threaded {
-    ($($alone:ident = $name:ident($($arg:ident: $type:ty),*);)*) => {
-        $(
-            unsafe fn $alone($($arg: $type),*) -> c_int {
-                before_blocking();
-                attempt(|| {
-                    flush_thread::stop_and_wait();
-                    // The next child may become the first process of a namespace, which must not be a probe.
-                    let _ = ring_policy::check_inherited_filter();
-                });
-                let ret = call_next!($name($($arg: $type),*) -> c_int);
-                let errno = crate::errno::get();
-                attempt(flush_thread::restart_if_needed);
-                crate::errno::set(errno);
-                ret
-            }
-        )*
-    };
-}
-
-single_threaded! {
-    unshare_alone = unshare(what: c_int);
-    setns_alone = setns(fd: c_int, kind: c_int);
+/// Makes a call that fails, or behaves differently, in a process with a second thread.
+fn alone(call: impl FnOnce() -> c_int) -> c_int {
+    before_blocking();
+    attempt(|| {
+        flush_thread::stop_and_wait();
+        // The next child may become the first process of a namespace, which must not be a probe.
+        ring_policy::check_inherited_filter()
+    });
+    let ret = call();
+    attempt(flush_thread::restart_if_needed);
+    ret
 }
 
 hooks! {
     fn unshare(what: c_int) -> c_int {
-        if what & libc::CLONE_FILES == 0 {
-            return pass_on!(unshare_alone(what));
+        let call = || alone(|| pass_on!(real(what)));
+        match what & libc::CLONE_FILES {
+            0 => call(),
+            _ => process::with_private_descriptors(call),
         }
-        process::with_private_descriptors(|| pass_on!(unshare_alone(what)))
     }
 
-    fn setns(fd: c_int, kind: c_int) -> c_int { pass_on!(setns_alone(fd, kind)) }
+    fn setns(fd: c_int, kind: c_int) -> c_int { alone(|| pass_on!(real(fd, kind))) }
 }
 
 hooks! {

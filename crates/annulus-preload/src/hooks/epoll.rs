@@ -90,22 +90,19 @@ hooks! {
         mask: *const sigset_t) -> c_int {
         // SAFETY: Lent: the program passes a time to read; see `may_be_mapped`.
         let time = may_be_mapped(timeout).then(|| unsafe { timeout.read_unaligned() });
-        let timeout_ns = match time {
-            None if timeout.is_null() => Some(None),
-            None => None,
-            Some(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
-                let seconds = (time.tv_sec as u64).saturating_mul(1_000_000_000);
-                Some(Some(seconds.saturating_add(time.tv_nsec as u64)))
-            }
+        let is_valid = |time: timespec| time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec);
+        if !time.map_or(timeout.is_null(), is_valid) {
             // The kernel returns the error.
-            Some(_) => None,
-        };
-        if let Some(timeout_ns) = timeout_ns
-            && let Some(ret) = pass_on!(wait_on(set, events, max, timeout_ns, mask))
-        {
+            return pass_on!(real(set, events, max, timeout, mask));
+        }
+        let mut timeout_ns = time.map(|time| {
+            let seconds_ns = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+            seconds_ns.saturating_add(time.tv_nsec as u64)
+        });
+        if let Some(ret) = pass_on!(wait_on(set, events, max, &mut timeout_ns, mask)) {
             return ret;
         }
-        ring_teardown::retry_interrupted(timeout_ns.flatten(), |left_ns| {
+        ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
             let left = left_ns.map(sys::time);
             let timeout = left.as_ref().map_or(timeout, |left| left);
             pass_on!(real(set, events, max, timeout, mask))
@@ -121,13 +118,13 @@ unsafe fn wait_ms(
     mask: *const sigset_t,
     real: impl Fn(c_int) -> c_int,
 ) -> c_int {
-    let timeout_ns = epoll_wait::timeout_ns(timeout_ms);
-    if let Some(ret) = pass_on!(wait_on(set, events, max, timeout_ns, mask)) {
+    let mut timeout_ns = epoll_wait::timeout_ns(timeout_ms);
+    if let Some(ret) = pass_on!(wait_on(set, events, max, &mut timeout_ns, mask)) {
         return ret;
     }
     ring_teardown::retry_interrupted(timeout_ns, |left_ns| {
-        let left_ms = left_ns.and_then(|ns| c_int::try_from(ns.div_ceil(1_000_000)).ok());
-        real(left_ms.unwrap_or(timeout_ms))
+        let left_ms = left_ns.map(|ns| c_int::try_from(ns.div_ceil(1_000_000)));
+        real(left_ms.and_then(Result::ok).unwrap_or(timeout_ms))
     })
 }
 
@@ -147,21 +144,22 @@ unsafe fn wait_on(
     set: c_int,
     events: *mut epoll_event,
     max: c_int,
-    timeout_ns: Option<u64>,
+    timeout_ns: &mut Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let number = number_of(set)?;
     if !may_be_mapped(events) || max > EVENTS_MAX {
         return None;
     }
-    if timeout_ns != Some(0) {
+    if *timeout_ns != Some(0) {
         before_blocking_on(Set::of(number));
     }
-    let buffer = pass_on!(EventBuffer::new((events, max), timeout_ns, mask.cast()));
+    let mut buffer = pass_on!(EventBuffer::new((events, max), *timeout_ns, mask.cast()));
     // Here, no lock is held.
     sys::pthread_testcancel();
     // `wait` catches panics except in its sleep, where a handler may end the thread by unwinding.
-    let ret = epoll_wait::wait(number, &buffer);
+    let ret = epoll_wait::wait(number, &mut buffer);
+    *timeout_ns = buffer.timeout_ns;
     if ret == Some(Err(libc::EINTR)) {
         sys::pthread_testcancel();
     }

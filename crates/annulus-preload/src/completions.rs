@@ -323,10 +323,15 @@ impl Inner {
     /// Releases a reader of a buffer.
     pub(crate) fn release(&mut self, context: &mut RingContext, id: u16) {
         if context.pool.release(id, &mut context.ring) && !self.starved.is_empty() {
-            for fd in std::mem::take(&mut self.starved) {
-                if let Some(connection) = self.connection(fd) {
-                    self.arm(connection);
-                }
+            self.arm_starved();
+        }
+    }
+
+    /// Arms the receives that found no free buffer.
+    pub(crate) fn arm_starved(&mut self) {
+        for fd in std::mem::take(&mut self.starved) {
+            if let Some(connection) = self.connection(fd) {
+                self.arm(connection);
             }
         }
     }

@@ -82,8 +82,7 @@ pub(crate) fn on_writable(event_key: u64) {
 /// Sends deferred output, unless the ring does: while the owner is in the kernel, the ring is notified as well. A
 /// connection that was handed back is no longer in the ring.
 fn try_send(guard: &mut SetGuard, connection: Conn) {
-    let is_served =
-        fd_table::entry(connection.fd).is_some_and(|entry| entry.kind() == Kind::Served);
+    let is_served = fd_table::is(connection.fd, Kind::Served);
     if is_served && (guard.in_signal_handler() || guard.pushed) {
         return;
     }
@@ -99,12 +98,9 @@ pub(crate) fn send_before_fork(guard: &mut SetGuard) {
     if !std::mem::take(&mut guard.may_have_backlog) {
         return;
     }
-    for fd in guard.members() {
-        send_before_sharing(guard, fd);
-        let backlog = guard
-            .connection(fd)
-            .map(|connection| !guard[connection].backlog.is_empty());
-        guard.may_have_backlog |= backlog == Some(true);
+    for connection in guard.connections() {
+        send_before_sharing(guard, connection);
+        guard.may_have_backlog |= !guard[connection].backlog.is_empty();
     }
 }
 
@@ -113,10 +109,8 @@ const SO_BUF_LOCK: i32 = 72;
 
 /// Sends the deferred output of a connection that another process is about to get, which may write behind it. The send
 /// buffer is enlarged meanwhile, unless the kernel has grown it. Bytes that do not fit in it stay deferred.
-pub(crate) fn send_before_sharing(guard: &mut SetGuard, fd: i32) {
-    let Some(connection) = guard.connection(fd) else {
-        return;
-    };
+pub(crate) fn send_before_sharing(guard: &mut SetGuard, connection: Conn) {
+    let fd = connection.fd;
     if guard[connection].backlog.is_empty() || guard.in_signal_handler() || guard.pushed {
         return;
     }
@@ -164,10 +158,8 @@ pub(crate) fn linger_before_close(entry: &Entry, set: &'static Set, fd: i32) {
 pub(crate) fn flush_all() -> bool {
     let mut left = draining::flush_all();
     epoll_set_list::for_each_during_enter(|guard| {
-        for fd in guard.members() {
-            if let Some(connection) = guard.connection(fd)
-                && !guard[connection].backlog.is_empty()
-            {
+        for connection in guard.connections() {
+            if !guard[connection].backlog.is_empty() {
                 try_send(guard, connection);
                 left |= !guard[connection].backlog.is_empty();
             }

@@ -511,6 +511,12 @@ impl Inner {
         self.set.into_iter().flat_map(Set::members)
     }
 
+    /// Returns the connections of the set, also those that were handed back.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = Conn> + use<> {
+        let set = self.set_ptr();
+        self.members().filter_map(move |fd| connection_of(set, fd))
+    }
+
     /// Makes the entry of a member name the set.
     pub(crate) fn name(&self, entry: &Entry, fd: i32) {
         if let Some(set) = self.set {
@@ -587,15 +593,25 @@ impl Inner {
     #[inline]
     pub(crate) fn own_connection(&self, entry: &'static Entry, fd: i32) -> Conn {
         debug_assert!(std::ptr::eq(entry.set(), self.set_ptr()));
-        // SAFETY: Held: a connection of this set.
-        unsafe { Conn::new(entry.connection(), fd) }
+        entry_connection(entry, fd)
     }
 
     /// Returns the connection of a descriptor, if this set has it or had it.
     #[inline]
     pub(crate) fn connection(&self, fd: i32) -> Option<Conn> {
-        let entry = fd_table::entry(fd)?;
-        let is_member_of_set = entry.is_connection() && std::ptr::eq(entry.set(), self.set_ptr());
-        is_member_of_set.then(|| self.own_connection(entry, fd))
+        connection_of(self.set_ptr(), fd)
     }
+}
+
+#[inline]
+fn connection_of(set: *const Set, fd: i32) -> Option<Conn> {
+    let entry = fd_table::entry(fd)?;
+    let is_member_of_set = entry.is_connection() && ptr::eq(entry.set(), set);
+    is_member_of_set.then(|| entry_connection(entry, fd))
+}
+
+#[inline]
+fn entry_connection(entry: &'static Entry, fd: i32) -> Conn {
+    // SAFETY: Held: a connection of the caller's set.
+    unsafe { Conn::new(entry.connection(), fd) }
 }

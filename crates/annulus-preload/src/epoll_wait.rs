@@ -341,9 +341,7 @@ impl SetGuard {
         if self.shared_members.is_empty() {
             return false;
         }
-        self.shared_members.retain(|member| {
-            fd_table::entry(member.fd).is_some_and(|entry| entry.kind() == Kind::HandedBack)
-        });
+        (self.shared_members).retain(|member| fd_table::is(member.fd, Kind::HandedBack));
         self.shared_members
             .iter()
             .any(|&shared_member| self.held_of(shared_member) != 0)

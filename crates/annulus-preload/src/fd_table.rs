@@ -307,6 +307,11 @@ pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {
     Some(unsafe { &*BASE.load(Ordering::Relaxed).add(at) })
 }
 
+/// Returns whether a number has a kind in this process.
+pub(crate) fn is(fd: i32, kind: Kind) -> bool {
+    entry(fd).is_some_and(|entry| entry.is(kind))
+}
+
 /// The number of entries, while [`COUNT`] is 0 because a thread has private descriptors.
 static COUNT_OF_SHARED: AtomicUsize = AtomicUsize::new(0);
 

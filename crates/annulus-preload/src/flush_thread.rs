@@ -134,14 +134,10 @@ fn run() {
             deferred_output::wait_until(sys::now_ns() + send::LAST_BYTES_MS * 1_000_000);
             STATE.store(NONE, Ordering::Release);
             // The thread that ended may not have been the only one that waits on a set.
-            let goes_on = (deferred_output::flush_all() || !epoll_set_list::none_is_queued())
-                && sys::has_other_threads()
-                && (STATE.compare_exchange(NONE, RUNNING, Ordering::AcqRel, Ordering::Relaxed))
-                    .is_ok();
-            if !goes_on {
-                return;
+            if sys::has_other_threads() {
+                restart_if_needed();
             }
-            continue;
+            return;
         }
         let mut queue = flush_late();
         if deferred_output::watch_new() && queue == QueueState::Empty {
@@ -183,8 +179,13 @@ fn run() {
     }
 }
 
-/// Records that all queued bytes were sent or deferred: the next write starts a new queue.
-fn mark_sent(guard: &mut SetGuard) {
+/// Sends or defers all queued bytes: the next write starts a new queue.
+fn flush_queued(guard: &mut SetGuard) {
+    for fd in guard.queued.clone() {
+        if let Some(connection) = guard.connection(fd) {
+            output::flush(guard, connection);
+        }
+    }
     if !guard.pushed {
         guard.forget_sent(false);
         guard.set_queued_since(0);
@@ -215,12 +216,7 @@ fn flush_late() -> QueueState {
         if guard.pushed {
             return;
         }
-        for fd in guard.queued.clone() {
-            if let Some(connection) = guard.connection(fd) {
-                output::flush(&mut guard, connection);
-            }
-        }
-        mark_sent(&mut guard);
+        flush_queued(&mut guard);
     });
     queue
 }
@@ -245,12 +241,7 @@ unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
     epoll_set_list::for_each_owned(|guard| {
         // The thread may have been cancelled while it slept.
         guard.clear_in_enter();
-        for fd in guard.queued.clone() {
-            if let Some(connection) = guard.connection(fd) {
-                output::flush(guard, connection);
-            }
-        }
-        mark_sent(guard);
+        flush_queued(guard);
         guard.clear_owner();
     });
     let swap =

@@ -6,7 +6,7 @@ use crate::connection::Conn;
 use crate::counters::{self, Why};
 use crate::epoll_set::{Inner, Set};
 use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, RDHUP};
-use crate::fd_table::{self, FIRED_ELSEWHERE, Kind, SHARED, never_served};
+use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::member::Member;
 use crate::output;
 use crate::set_members::AlreadyReported;
@@ -44,15 +44,17 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     counters::handed_back(why);
     // Sending now may change the readiness, which has not been reported.
     let reported_before = inner[connection].mask();
-    output::flush(inner, connection);
-    unread::copy_out(inner, connection);
-    stop_receiving(inner, connection);
+    stop_serving(inner, entry, connection);
     let wakes = wakes
         && (inner[connection].has_input_ended()
             || inner[connection].buffered() > 0
             || sys::readable(fd) > 0);
-    cancel_if_owner(inner, connection);
-    count_unserved(inner);
+    if inner.set.is_some_and(Set::is_idle_owner)
+        && (inner[connection].inbound.is_armed() || inner[connection].polled != 0)
+    {
+        // They would delay its end.
+        inner.submit_cancels();
+    }
     let shared = matches!(why, Why::Duplicated | Why::PassedOn);
     let shared = if shared { SHARED } else { 0 };
     let flags = shared | entry.flags();
@@ -62,7 +64,6 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
         why => never_served(flags, why),
     };
     entry.set_kind(Kind::HandedBack, flags);
-    inner.handed_back_count += 1;
     // A disabled oneshot member cannot be added to the kernel's set as such, so it is added when it is re-armed.
     if inner[connection].member.is_enabled() {
         let (events, data) = (inner[connection].events, inner[connection].data);
@@ -94,12 +95,14 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
     finish_hand_back(inner, connection);
 }
 
-/// Submits the cancellation of a connection's requests: they would delay its end.
-pub(crate) fn cancel_if_owner(inner: &mut Inner, connection: Conn) {
-    let is_owner = inner.set.is_some_and(Set::is_idle_owner);
-    if is_owner && (inner[connection].inbound.is_armed() || inner[connection].polled != 0) {
-        inner.submit_cancels();
-    }
+/// Ends serving a connection. Queued bytes are sent, and unread ones stay buffered.
+pub(crate) fn stop_serving(inner: &mut Inner, entry: &Entry, connection: Conn) {
+    output::flush(inner, connection);
+    unread::copy_out(inner, connection);
+    stop_receiving(inner, connection);
+    count_unserved(inner);
+    inner.handed_back_count += 1;
+    entry.set_kind(Kind::HandedBack, entry.flags());
 }
 
 pub(crate) fn stop_receiving(inner: &mut Inner, connection: Conn) {

@@ -163,7 +163,7 @@ pub(crate) fn on_full(inner: &mut Inner, connection: Conn) {
 pub(crate) fn check_writable(inner: &mut Inner, connection: Conn) {
     let is_asked = inner[connection].is_narrow
         && inner[connection].accepts_write()
-        && fd_table::entry(connection.fd).is_some_and(|entry| entry.kind() == Kind::Served);
+        && fd_table::is(connection.fd, Kind::Served);
     if is_asked && sys::poll_now(connection.fd, OUT) & OUT == 0 {
         on_full(inner, connection);
     }
@@ -245,9 +245,7 @@ pub(crate) fn mark_deferred(inner: &mut Inner, connection: Conn) {
 /// pending events again.
 pub(crate) fn report_again(inner: &Inner, connection: Conn, event: u32) {
     let edge = inner[connection].events & (EDGE_TRIGGERED | ONESHOT) == EDGE_TRIGGERED;
-    let is_handed_back =
-        fd_table::entry(connection.fd).is_some_and(|entry| entry.kind() == Kind::HandedBack);
-    if is_handed_back
+    if fd_table::is(connection.fd, Kind::HandedBack)
         && edge
         && inner[connection].member != Member::Out
         && inner[connection].events & event != 0

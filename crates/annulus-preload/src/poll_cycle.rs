@@ -236,10 +236,8 @@ impl Inner {
     /// all requests searches them from the start for each one, and took 15 s for 10,000. An enter that does not wait
     /// completes some of them only, 20 from Linux 6.14 on.
     pub(crate) fn cancel_all_requests(&mut self) -> bool {
-        for fd in self.members() {
-            if let Some(connection) = self.connection(fd) {
-                self.cancel_requests(connection);
-            }
+        for connection in self.connections() {
+            self.cancel_requests(connection);
         }
         let lasting = |inner: &Inner| {
             inner
@@ -324,17 +322,16 @@ fn send_entry(fd: i32, arena: &Arena, connection: &Connection) -> Sqe {
     }
 }
 
-/// Returns whether the connection has not been handed back since it was added to the list.
-fn is_served(fd: i32) -> bool {
-    fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Served)
-}
-
 fn push_receive(context: &mut RingContext, fd: i32, connection: &mut Connection) {
     if connection.inbound != Inbound::Listed {
         return;
     }
     connection.inbound = Inbound::Idle;
-    if !is_served(fd) || connection.has_input_ended() || connection.member == Member::Out {
+    // It may have been handed back since it was added to the list.
+    if !fd_table::is(fd, Kind::Served)
+        || connection.has_input_ended()
+        || connection.member == Member::Out
+    {
         return;
     }
     connection.inbound = Inbound::Armed;
@@ -359,7 +356,7 @@ fn push_receive(context: &mut RingContext, fd: i32, connection: &mut Connection)
 }
 
 fn push_poll(context: &mut RingContext, fd: i32, connection: &mut Connection) {
-    if !is_served(fd) {
+    if !fd_table::is(fd, Kind::Served) {
         // Handed back: a poll would delay its end, and `deferred_output` waits until it is writable.
         return;
     }

@@ -4,11 +4,9 @@ use crate::connection::Conn;
 use crate::epoll_set::{Inner, Mode};
 use crate::events::KNOWN;
 use crate::fd_table::{self, Entry, Kind};
-use crate::hand_back::{count_unserved, finish_hand_back, stop_receiving};
+use crate::hand_back::{finish_hand_back, stop_serving};
 use crate::member::Member;
 use crate::outbound::Outbound;
-use crate::output;
-use crate::unread;
 
 /// Removes a connection from its set. Adding it again in the same round undoes the removal.
 pub(crate) fn remove(inner: &mut Inner, connection: Conn) {
@@ -42,24 +40,12 @@ pub(crate) fn undo(inner: &mut Inner, entry: &'static Entry, fd: i32, events: u3
 /// Hands connections back to the kernel that were removed from their set and not added again.
 pub(crate) fn finish_removals(inner: &mut Inner) {
     for fd in std::mem::take(&mut inner.removed) {
-        let Some(entry) = fd_table::entry(fd) else {
-            continue;
-        };
-        if entry.kind() != Kind::Served {
-            continue;
+        let served = fd_table::entry(fd).filter(|entry| entry.is(Kind::Served));
+        if let Some((entry, connection)) = served.zip(inner.connection(fd))
+            && inner[connection].member == Member::Out
+        {
+            stop_serving(inner, entry, connection);
+            finish_hand_back(inner, connection);
         }
-        let Some(connection) = inner.connection(fd) else {
-            continue;
-        };
-        if inner[connection].member != Member::Out {
-            continue;
-        }
-        output::flush(inner, connection);
-        unread::copy_out(inner, connection);
-        stop_receiving(inner, connection);
-        count_unserved(inner);
-        inner.handed_back_count += 1;
-        entry.set_kind(Kind::HandedBack, entry.flags());
-        finish_hand_back(inner, connection);
     }
 }

@@ -10,10 +10,10 @@ use crate::connection::Conn;
 use crate::counters::{self, Call, Why};
 use crate::deferred_output;
 use crate::duplicates;
-use crate::epoll_set::{Inner, Set};
+use crate::epoll_set::Inner;
 use crate::epoll_set_list;
 use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind};
+use crate::fd_table::{Entry, Kind};
 use crate::gate;
 use crate::hand_back;
 use crate::outbound::{Fin, Outbound};
@@ -223,23 +223,16 @@ fn write_directly(
 /// Sends queued bytes before exec or exit, and waits for deferred output, for at most `wait_ms`.
 pub(crate) fn flush_everything(wait_ms: u64) {
     let deadline_ns = sys::now_ns() + wait_ms * 1_000_000;
-    for fd in epoll_set_list::all().flat_map(Set::members) {
-        let Some(entry) = fd_table::entry(fd) else {
+    for set in epoll_set_list::all() {
+        let Some(mut guard) = set.take() else {
             continue;
         };
-        if !matches!(entry.kind(), Kind::Served | Kind::HandedBack) {
-            continue;
-        }
-        let Some(mut guard) = Set::of(entry).and_then(|set| set.take()) else {
-            continue;
-        };
-        let Some(connection) = guard.connection(fd) else {
-            continue;
-        };
-        output::flush(&mut guard, connection);
-        while !guard[connection].backlog.is_empty() && sys::now_ns() < deadline_ns {
-            sys::pause_us(500);
-            output::send_backlog(&mut guard, connection);
+        for connection in guard.connections() {
+            output::flush(&mut guard, connection);
+            while !guard[connection].backlog.is_empty() && sys::now_ns() < deadline_ns {
+                sys::pause_us(500);
+                output::send_backlog(&mut guard, connection);
+            }
         }
     }
     deferred_output::wait_until(deadline_ns);

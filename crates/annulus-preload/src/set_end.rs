@@ -4,7 +4,7 @@ use crate::counters::{self, Why};
 use crate::epoll_set::{Mode, RingContext, Set, SetGuard};
 use crate::errno;
 use crate::fd_budget;
-use crate::fd_table::{self, Entry, Kind};
+use crate::fd_table::{self, Kind};
 use crate::hand_back::{finish_hand_back, hand_back};
 use crate::listeners;
 use crate::log;
@@ -92,14 +92,12 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
     set.set_wake(-1);
     guard.to_poll.clear();
     // Closing the ring cancels requests in the kernel, and does not wait for their end (trap 2).
-    for fd in set.members() {
-        if let Some(connection) = guard.connection(fd) {
-            guard[connection].inbound.complete();
-            guard[connection].polled = 0;
-            guard[connection].queue = Queue::Unlisted;
-            finish_hand_back(guard, connection);
-            output::mark_deferred(guard, connection);
-        }
+    for connection in guard.connections() {
+        guard[connection].inbound.complete();
+        guard[connection].polled = 0;
+        guard[connection].queue = Queue::Unlisted;
+        finish_hand_back(guard, connection);
+        output::mark_deferred(guard, connection);
     }
     let RingContext {
         ring,
@@ -130,12 +128,8 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
 
 /// Closes a set whose last number is closed: its connections belong to no set until the program adds them to another.
 pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
-    for fd in set.members() {
-        let kind = fd_table::entry(fd).map(Entry::kind);
-        let Some(connection) = guard.connection(fd) else {
-            continue;
-        };
-        if kind == Some(Kind::Served) {
+    for connection in guard.connections() {
+        if fd_table::is(connection.fd, Kind::Served) {
             output::flush(guard, connection);
             remove(guard, connection);
         } else {

@@ -35,15 +35,9 @@ pub(crate) fn copy_out(inner: &mut Inner, connection: Conn) {
 
 /// Frees all buffers that have readers.
 pub(crate) fn copy_all_out(inner: &mut Inner) {
-    for fd in inner.members() {
-        if let Some(connection) = inner.connection(fd) {
-            copy_out(inner, connection);
-        }
+    for connection in inner.connections() {
+        copy_out(inner, connection);
     }
     // If the buffers were all free, no release has re-armed these.
-    for fd in std::mem::take(&mut inner.starved) {
-        if let Some(connection) = inner.connection(fd) {
-            inner.arm(connection);
-        }
-    }
+    inner.arm_starved();
 }

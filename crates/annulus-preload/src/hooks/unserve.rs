@@ -151,7 +151,8 @@ fn pass_on(fd: c_int) {
 fn send_before_sharing(fd: c_int) {
     catch_panic(|| {
         let mut guard = Set::of(fd_table::entry(fd)?)?.take()?;
-        deferred_output::send_before_sharing(&mut guard, fd);
+        let connection = guard.connection(fd)?;
+        deferred_output::send_before_sharing(&mut guard, connection);
         Some(())
     });
 }

@@ -15,9 +15,9 @@ pub(crate) use crate::vectors::may_be_mapped;
 mod socket;
 
 pub(crate) use socket::{
-    do_not_linger, end_as_if_closed, is_at_mark, is_connected, is_established, linger_s, message,
-    option, own_port, readable, receive_vectors, reset_when_closed, send, send_vectors, send_with,
-    set_option, shutdown, timeout_ns,
+    do_not_linger, end_as_if_closed, is_at_mark, is_connected, is_established, limit_ends_ns,
+    linger_s, message, option, own_port, readable, receive_vectors, reset_when_closed, send,
+    send_vectors, send_with, set_option, shutdown,
 };
 
 #[inline]

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::blocking::{self, before_blocking};
 use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
-use super::{FdState, attempt, buffered, catch_panic, create, fd_state, may_be_mapped};
+use super::{FdState, attempt, buffered, catch_panic, create, fd_state, is_closed, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
 use crate::early_members;
@@ -145,8 +145,7 @@ hooks! {
             let to = create(|| pass_on!(real(fd, command, argument)));
             return duplicated(fd, to, shared);
         }
-        if let FdState::Closed = fd_state(fd) {
-            errno::set(libc::EBADF);
+        if is_closed(fd) {
             return -1;
         }
         if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
@@ -196,8 +195,7 @@ const SIOCOUTQNSD: c_ulong = 0x894b;
 
 hooks! {
     fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
-        if let FdState::Closed = fd_state(fd) {
-            errno::set(libc::EBADF);
+        if is_closed(fd) {
             return -1;
         }
         match request {

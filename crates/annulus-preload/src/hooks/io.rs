@@ -83,7 +83,7 @@ unsafe fn receive_rest(fd: c_int, vectors: &[iovec], mut done: usize, mut flags:
     let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
     let is_served =
         matches!(fd_state(fd), FdState::Connection(entry) if entry.kind() == Kind::Served);
-    let end_ns = sys::timeout_ns(fd, libc::SO_RCVTIMEO).map(|ns| sys::now_ns().saturating_add(ns));
+    let end_ns = sys::limit_ends_ns(fd, libc::SO_RCVTIMEO);
     let has_error = || sys::poll_now(fd, ERR) & ERR != 0 && sys::readable(fd) == 0;
     let mut waits = flags & libc::MSG_DONTWAIT == 0 && !is_served && is_blocking(fd);
     while waits && done < total && !sys::is_at_mark(fd) && !has_error() {
@@ -219,13 +219,9 @@ hooks! {
         pass_on!(read(fd, base, bytes))
     }
 
-    fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
-        let valid = pass_on!(slice(vectors, count as usize));
-        match valid.and_then(|valid| read_by(Call::Readv, fd, pass_on!(Target::new(valid)), 0)) {
-            Some(result) => into_return(result),
-            None => pass_on!(real(fd, vectors, count)),
-        }
-    }
+    fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t
+        = pass_on!(slice(vectors, count as usize))
+            .and_then(|valid| read_by(Call::Readv, fd, pass_on!(Target::new(valid)), 0));
 
     fn recv(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t
         = pass_on!(read_one(Call::Recv, fd, (base, bytes), flags));
@@ -236,27 +232,23 @@ hooks! {
     }
 
     fn recvfrom(fd: c_int, base: *mut c_void, bytes: size_t, flags: c_int, from: *mut sockaddr,
-        from_bytes: *mut socklen_t) -> ssize_t {
-        match pass_on!(read_one(Call::Recv, fd, (base, bytes), flags)) {
-            // A stream has no sender address to return; an invalid pointer for it is an error after the bytes were
-            // read.
-            Some(Ok(_)) if !from.is_null() && !may_be_mapped(from_bytes) => {
-                into_return(Err(libc::EFAULT))
+        from_bytes: *mut socklen_t) -> ssize_t
+        = pass_on!(read_one(Call::Recv, fd, (base, bytes), flags)).map(|result| {
+            let count = result?;
+            // A stream has no sender address to return. An invalid pointer for it is an error after the read.
+            if !from.is_null() && !may_be_mapped(from_bytes) {
+                return Err(libc::EFAULT);
             }
-            // SAFETY: Lent: with an address, the program also passes its length; see `may_be_mapped` above.
-            Some(Ok(_)) if !from.is_null() && unsafe { *from_bytes }.cast_signed() < 0 => {
-                into_return(Err(libc::EINVAL))
-            }
-            Some(result) => {
-                if result.is_ok() && !from.is_null() {
-                    // SAFETY: Lent: as above.
-                    unsafe { *from_bytes = 0 };
+            if !from.is_null() {
+                // SAFETY: Lent: with an address, the program also passes its length; see `may_be_mapped`.
+                let length = unsafe { &mut *from_bytes };
+                if length.cast_signed() < 0 {
+                    return Err(libc::EINVAL);
                 }
-                into_return(result)
+                *length = 0;
             }
-            None => pass_on!(real(fd, base, bytes, flags, from, from_bytes)),
-        }
-    }
+            Ok(count)
+        });
 
     fn __recvfrom_chk(fd: c_int, base: *mut c_void, bytes: size_t, capacity: size_t, flags: c_int,
         from: *mut sockaddr, from_bytes: *mut socklen_t) -> ssize_t {
@@ -264,26 +256,20 @@ hooks! {
         pass_on!(recvfrom(fd, base, bytes, flags, from, from_bytes))
     }
 
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t
         // SAFETY: Lent: the program passes a message, or null.
-        let valid = unsafe { message.as_ref() }
+        = unsafe { message.as_ref() }
             // The kernel returns the error for an invalid length.
             .filter(|message| message.msg_namelen.cast_signed() >= 0)
-            .and_then(|message| pass_on!(slice(message.msg_iov, message.msg_iovlen)));
-        match valid.and_then(|valid| read_by(Call::Recvmsg, fd, pass_on!(Target::new(valid)), flags)) {
-            Some(result) => {
-                if result.is_ok() {
-                    // SAFETY: Lent: a message that was read above; nothing refers to it any more.
-                    let message = unsafe { &mut *message };
-                    message.msg_namelen = 0;
-                    message.msg_controllen = 0;
-                    message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-                }
-                into_return(result)
-            }
-            None => pass_on!(real(fd, message, flags)),
-        }
-    }
+            .and_then(|message| pass_on!(slice(message.msg_iov, message.msg_iovlen)))
+            .and_then(|valid| read_by(Call::Recvmsg, fd, pass_on!(Target::new(valid)), flags))
+            .inspect(|result| if result.is_ok() {
+                // SAFETY: Lent: a message that was read above; nothing refers to it any more.
+                let message = unsafe { &mut *message };
+                message.msg_namelen = 0;
+                message.msg_controllen = 0;
+                message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            });
 
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let FdState::Connection(_) = fd_state(fd) else {
@@ -300,50 +286,39 @@ hooks! {
     fn write(fd: c_int, base: *const c_void, bytes: size_t) -> ssize_t
         = pass_on!(write_one(Call::Write, fd, (base, bytes), 0));
 
-    fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
-        let valid = pass_on!(slice(vectors, count as usize));
-        match valid.and_then(|valid| write_by(Call::Writev, fd, pass_on!(Source::new(valid)), 0)) {
-            Some(result) => into_return(result),
-            None => pass_on!(real(fd, vectors, count)),
-        }
-    }
+    fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t
+        = pass_on!(slice(vectors, count as usize))
+            .and_then(|valid| write_by(Call::Writev, fd, pass_on!(Source::new(valid)), 0));
 
     fn send(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int) -> ssize_t
         = pass_on!(write_one(Call::Send, fd, (base, bytes), flags));
 
     fn sendto(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr,
-        to_bytes: socklen_t) -> ssize_t {
+        to_bytes: socklen_t) -> ssize_t = {
         // A stream ignores an address; the kernel decides on errors.
-        if to.is_null()
-            && let Some(result) = pass_on!(write_one(Call::Send, fd, (base, bytes), flags))
-        {
-            return into_return(result);
-        }
-        if let Some(result) = pass_on!(flush_before(fd, flags)) {
-            return into_return(result);
-        }
-        pass_on!(real(fd, base, bytes, flags, to, to_bytes))
-    }
+        let sent = match to.is_null() {
+            true => pass_on!(write_one(Call::Send, fd, (base, bytes), flags)),
+            false => None,
+        };
+        sent.or_else(|| pass_on!(flush_before(fd, flags)))
+    };
 
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        if let Some(valid) = plain(message.cast_mut()) {
-            let plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
-            if plain
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t
+        = plain(message.cast_mut()).and_then(|valid| {
+            let is_plain = valid.msg_name.is_null() && valid.msg_controllen == 0;
+            if is_plain
                 && let Some(vectors) = pass_on!(slice(valid.msg_iov, valid.msg_iovlen))
                 && let Some(result) = write_by(Call::Sendmsg, fd, pass_on!(Source::new(vectors)), flags)
             {
-                return into_return(result);
+                return Some(result);
             }
             pass_on!(mark_passed_fds_shared(valid));
-            if !plain {
-                hand_back(fd, Why::UnknownFlags);
-                if let Some(result) = pass_on!(flush_before(fd, flags)) {
-                    return into_return(result);
-                }
+            if is_plain {
+                return None;
             }
-        }
-        pass_on!(real(fd, message, flags))
-    }
+            hand_back(fd, Why::UnknownFlags);
+            pass_on!(flush_before(fd, flags))
+        });
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         if let FdState::Connection(_) = fd_state(fd) {
@@ -387,9 +362,9 @@ hooks! {
     fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
         hand_back(from, Why::UnknownFlags);
         if offset.is_null()
-            && let Some(ret) = pass_on!(splice_buffered(from, to, count, 0))
+            && let Some(result) = pass_on!(splice_buffered(from, to, count, 0))
         {
-            return ret;
+            return into_return(result);
         }
         if let FdState::Connection(entry) = fd_state(to)
             && count <= FILE_MAX
@@ -420,20 +395,15 @@ hooks! {
     }
 
     fn splice(from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, bytes: size_t,
-        flags: c_uint) -> ssize_t {
+        flags: c_uint) -> ssize_t = {
         hand_back(from, Why::UnknownFlags);
         hand_back(to, Why::UnknownFlags);
-        if from_offset.is_null()
-            && to_offset.is_null()
-            && let Some(ret) = pass_on!(splice_buffered(from, to, bytes, flags))
-        {
-            return ret;
-        }
-        if let Some(result) = pass_on!(flush_before(to, 0)) {
-            return into_return(result);
-        }
-        pass_on!(real(from, from_offset, to, to_offset, bytes, flags))
-    }
+        let moved = match from_offset.is_null() && to_offset.is_null() {
+            true => pass_on!(splice_buffered(from, to, bytes, flags)),
+            false => None,
+        };
+        moved.or_else(|| pass_on!(flush_before(to, 0)))
+    };
 }
 
 /// The flags that `splice` accepts.
@@ -442,7 +412,12 @@ const SPLICE_FLAGS: c_uint =
 
 /// Moves buffered bytes of a connection into a pipe, by the kernel's rules: waits for room unless the call or the pipe
 /// is non-blocking, and then moves what fits. No lock is held while it waits. `None`: the kernel handles the call.
-unsafe fn splice_buffered(from: c_int, to: c_int, bytes: size_t, flags: c_uint) -> Option<ssize_t> {
+unsafe fn splice_buffered(
+    from: c_int,
+    to: c_int,
+    bytes: size_t,
+    flags: c_uint,
+) -> Option<CallResult> {
     let FdState::Connection(entry) = fd_state(from) else {
         return None;
     };
@@ -452,13 +427,12 @@ unsafe fn splice_buffered(from: c_int, to: c_int, bytes: size_t, flags: c_uint) 
     }
     loop {
         let result = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))?;
-        let waits =
-            result == Err(libc::EAGAIN) && flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking(to);
-        if !waits {
-            return Some(into_return(result));
+        let may_wait = flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking(to);
+        if result != Err(libc::EAGAIN) || !may_wait {
+            return Some(result);
         }
         if let Err(errno) = pass_on!(wait_for_pipe(to)) {
-            return Some(into_return(Err(errno)));
+            return Some(Err(errno));
         }
     }
 }

@@ -151,6 +151,15 @@ fn fd_state(fd: i32) -> FdState {
     }
 }
 
+/// Returns whether the descriptor is closed, from the program's point of view, and sets errno then.
+fn is_closed(fd: i32) -> bool {
+    let is_closed = matches!(fd_state(fd), FdState::Closed);
+    if is_closed {
+        errno::set(libc::EBADF);
+    }
+    is_closed
+}
+
 /// Not inlined into each hook, whose calls are mostly for served connections.
 #[inline(never)]
 fn unserved_state(entry: &'static Entry, fd: i32) -> FdState {

@@ -13,8 +13,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use super::{
-    FdState, attempt, blocking, catch_panic, descriptor, epoll, fd_state, io, may_be_mapped, poll,
-    process, socket, uncommon,
+    attempt, blocking, catch_panic, descriptor, epoll, io, is_closed, may_be_mapped, poll, process,
+    socket, uncommon,
 };
 use crate::epoll_set_list;
 use crate::errno;
@@ -289,10 +289,7 @@ unsafe fn by_convention(args: &[c_long; 7]) -> Option<c_long> {
             {
                 descriptor::fcntl(fd, Word::of(b), Word::of(c))
             }
-            libc::SYS_fcntl if matches!(fd_state(fd), FdState::Closed) => {
-                errno::set(libc::EBADF);
-                -1
-            }
+            libc::SYS_fcntl if is_closed(fd) => -1,
             libc::SYS_io_uring_setup if refuses_ring(Word::of(a), Word::of(b)) => {
                 // As where an administrator has disabled io_uring.
                 errno::set(libc::EPERM);
@@ -321,19 +318,14 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
     unsafe {
         match number {
             libc::SYS_fork | libc::SYS_vfork => {
-                return Some(forked(&[libc::SYS_fork, 0, 0, 0, 0, 0, 0]));
+                attempt(of::before_fork_child);
+                return Some(libc::syscall(libc::SYS_fork));
             }
-            libc::SYS_clone => return cloned(args, a as u64, b as u64),
+            libc::SYS_clone => attempt(|| of::before_clone(a as c_int)),
             libc::SYS_clone3 => {
-                /// The size of the arguments up to and including the stack.
-                const KNOWN: c_long = 48;
-                let arguments: *const u64 = Word::of(a);
-                if b >= KNOWN && may_be_mapped(arguments) {
-                    let (flags, stack) = (
-                        arguments.read_unaligned(),
-                        arguments.add(5).read_unaligned(),
-                    );
-                    return cloned(args, flags, stack);
+                let flags: *const u64 = Word::of(a);
+                if may_be_mapped(flags) {
+                    attempt(|| of::before_clone(flags.read_unaligned() as c_int));
                 }
             }
             libc::SYS_execveat => attempt(of::before_exec),
@@ -356,27 +348,6 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
         }
     }
     None
-}
-
-/// Forks here if the child has its own memory and no separate stack, so that it returns here. Other calls pass through.
-unsafe fn cloned(args: &[c_long; 7], flags: u64, stack: u64) -> Option<c_long> {
-    if flags & libc::CLONE_VM as u64 == 0 && stack == 0 {
-        return Some(pass_on!(forked(args)));
-    }
-    attempt(|| of::before_clone(flags as c_int));
-    None
-}
-
-/// Forks, and runs the library's fork handlers: a child of a raw call runs no handler of `pthread_atfork`.
-unsafe fn forked(args: &[c_long; 7]) -> c_long {
-    attempt(of::before_fork_child);
-    let &[number, a, b, c, d, e, f] = args;
-    // SAFETY: Typed, Lent: the program's own system call, unchanged.
-    let ret = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if ret == 0 {
-        attempt(|| of::on_fork_child());
-    }
-    ret
 }
 
 /// Runs when the calling thread ends, and the process with it if it is the last thread.

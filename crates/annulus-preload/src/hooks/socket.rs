@@ -12,7 +12,7 @@ use libc::{sockaddr, socklen_t};
 use super::blocking::{before_accept, before_connect};
 use super::io::read_buffered;
 use super::unserve::{flush, hand_back, never_serve, never_serve_siblings};
-use super::{FdState, attempt, buffered, catch_panic, create, fd_state, may_be_mapped};
+use super::{FdState, attempt, buffered, catch_panic, create, fd_state, is_closed, may_be_mapped};
 use crate::classify;
 use crate::connection::Conn;
 use crate::counters::{self, Call, Why};
@@ -65,14 +65,10 @@ hooks! {
     /// buffered bytes are discarded with the old connection.
     fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
         before_connect(fd);
-        let has_connection = match fd_state(fd) {
-            FdState::Closed => {
-                errno::set(libc::EBADF);
-                return -1;
-            }
-            FdState::Connection(_) => true,
-            _ => false,
-        };
+        if is_closed(fd) {
+            return -1;
+        }
+        let has_connection = matches!(fd_state(fd), FdState::Connection(_));
         if has_connection {
             hand_back(fd, Why::UnknownFlags);
             flush(fd);
@@ -86,8 +82,7 @@ hooks! {
     }
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
-        if let FdState::Closed = fd_state(fd) {
-            errno::set(libc::EBADF);
+        if is_closed(fd) {
             return -1;
         }
         if let FdState::Connection(entry) = fd_state(fd)
@@ -103,16 +98,15 @@ hooks! {
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int {
+        if is_closed(fd) {
+            return -1;
+        }
         let word = pass_on!(first_word(value.cast(), bytes));
         sockopts::on_set(level, name, word);
         // A longer argument has more fields, whose defaults are unknown here.
         let int = word.filter(|_| bytes as usize == size_of::<c_int>());
         let is_harmless = sockopts::is_harmless(level, name, int);
         match fd_state(fd) {
-            FdState::Closed => {
-                errno::set(libc::EBADF);
-                return -1;
-            }
             FdState::Connection(entry) if !is_harmless => {
                 if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
                     let back = |guard: &mut SetGuard, _| {
@@ -207,8 +201,7 @@ hooks! {
     }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut socklen_t) -> c_int {
-        if let FdState::Closed = fd_state(fd) {
-            errno::set(libc::EBADF);
+        if is_closed(fd) {
             return -1;
         }
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)

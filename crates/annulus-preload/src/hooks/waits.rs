@@ -95,8 +95,7 @@ pub(super) unsafe fn when_there_is_room(
     flags: c_int,
     attempt: impl Fn() -> Option<CallResult>,
 ) -> Option<CallResult> {
-    let limit_ns = sys::timeout_ns(fd, libc::SO_SNDTIMEO);
-    let end_ns = limit_ns.map(|ns| sys::now_ns().saturating_add(ns));
+    let end_ns = sys::limit_ends_ns(fd, libc::SO_SNDTIMEO);
     loop {
         let waited = pass_on!(wait_for_room(fd, end_ns));
         if let Err(errno @ (libc::EINTR | libc::EAGAIN)) = waited {

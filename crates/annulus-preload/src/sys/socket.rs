@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
-use super::{Numeric, Plain, numeric, result, zeroed};
+use super::{Numeric, Plain, now_ns, numeric, result, zeroed};
 use crate::errno::CallResult;
 use crate::raw_libc as libc;
 use crate::vectors::{Source, Target};
@@ -207,9 +207,10 @@ pub(crate) fn set_option(fd: i32, name: c_int, value: c_int) {
     set(fd, name, &value);
 }
 
-/// Returns a timeout of a socket, ns: `SO_SNDTIMEO` or `SO_RCVTIMEO`. `None`: no limit.
-pub(crate) fn timeout_ns(fd: i32, option: c_int) -> Option<u64> {
+/// Returns the time at which the time limit of a call ends that begins now: `SO_SNDTIMEO` or `SO_RCVTIMEO`. `None`: no
+/// limit.
+pub(crate) fn limit_ends_ns(fd: i32, option: c_int) -> Option<u64> {
     let time: libc::timeval = get(fd, libc::SOL_SOCKET, option).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
-    (ns > 0).then_some(ns)
+    (ns > 0).then(|| now_ns().saturating_add(ns))
 }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// Returns the ID of the calling thread: unique while it lives, and never 0.
 #[inline]
@@ -36,8 +36,6 @@ static GENERATION: Page = Page {
 };
 /// The generation of the parent, which a child inherits; 0: the library is being loaded.
 static LAST_GENERATION: AtomicU32 = AtomicU32::new(0);
-/// The kernel zeroes the page in children (Linux 4.14).
-static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
 /// The function of [`on_new_process`].
 static RESET: OnceLock<fn()> = OnceLock::new();
@@ -61,24 +59,19 @@ pub(crate) fn fork_generation() -> u32 {
 fn begin() -> u32 {
     let last = LAST_GENERATION.load(Ordering::Relaxed);
     if last == 0 {
+        // Linux 4.14. On an older kernel no ring is made.
         // SAFETY: Owned: all of a page of zeros, which nothing else lies in.
-        let ret = unsafe {
+        unsafe {
             libc::madvise(
                 (&raw const GENERATION).cast_mut().cast(),
                 PAGE_BYTES,
                 libc::MADV_WIPEONFORK,
             )
         };
-        IS_WIPED.store(ret == 0, Ordering::Relaxed);
     }
-    become_next(last, 0)
-}
-
-/// Gives this process the generation after `last`. A child first drops everything that belongs to its parent.
-fn become_next(last: u32, current: u32) -> u32 {
+    // A child first drops everything that belongs to its parent.
     let next = last.wrapping_add(1).max(1);
-    let swap =
-        (GENERATION.process).compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire);
+    let swap = (GENERATION.process).compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = swap {
         return other;
     }
@@ -90,16 +83,6 @@ fn become_next(last: u32, current: u32) -> u32 {
         }
     }
     next
-}
-
-/// Determines the generation in a child that runs fork handlers.
-pub(crate) fn on_fork_child() {
-    if IS_WIPED.load(Ordering::Relaxed) {
-        fork_generation();
-    } else {
-        let parent = GENERATION.process.load(Ordering::Relaxed);
-        become_next(parent, parent);
-    }
 }
 
 /// The C library's flag: not 0 while the process has made no thread (since glibc 2.32).

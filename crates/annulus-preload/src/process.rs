@@ -109,7 +109,7 @@ pub(crate) fn before_fork_child() {
 
 /// Runs in a child that runs fork handlers. Other children are detected when they first determine their generation.
 pub(crate) extern "C" fn on_fork_child() {
-    identity::on_fork_child();
+    identity::fork_generation();
 }
 
 /// Resets the library in a child, before anything else. The thread that forked may have been in the middle of any call,

@@ -83,31 +83,6 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     pass_on!(_exit(status))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn abort() -> ! {
-    attempt(|| {
-        // The program's signal handler may continue.
-        process::before_possible_exit();
-    });
-    // As in the C library: the program's handler runs first, then the default action.
-    // SAFETY: Typed: structures of libc, for which zeros are valid. Lent: they are variables of this function.
-    unsafe {
-        real::raise(libc::SIGABRT);
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut());
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGABRT);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
-        real::raise(libc::SIGABRT);
-    }
-    loop {
-        // SAFETY: Typed: as in `_exit`.
-        unsafe { libc::syscall(libc::SYS_exit_group, 127) };
-    }
-}
-
 hooks! {
     fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
         match what {

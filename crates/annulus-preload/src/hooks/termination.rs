@@ -58,7 +58,7 @@ passes_registers! {
 
 // ---- ends ----
 
-/// Defines functions of libc that print a message and then abort by an internal call, which no hook sees.
+/// Defines functions of libc that abort by an internal call, which no hook sees. A handler of the program may go on.
 macro_rules! aborts {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         $(
@@ -79,6 +79,7 @@ aborts! {
     __assert(what: *const c_char, file: *const c_char, line: c_int);
     __stack_chk_fail();
     __chk_fail();
+    abort();
 }
 
 /// Sends queued bytes before a signal that ends or stops this process.

@@ -212,7 +212,7 @@ pub(crate) fn begin(
 
 /// Creates the set's ring. The calling thread must be the one that waits on the set.
 pub(crate) fn start(set: &'static Set, guard: &mut SetGuard) {
-    if config::get().disabled || !ring_policy::may_make_rings() {
+    if config::get().disabled || ring_policy::are_rings_forbidden() {
         return set_end::pass_through_set(guard, ring_policy::why_no_rings());
     }
     if fd_budget::is_short() || !fd_budget::allows_ring(guard.fd) {

@@ -53,6 +53,7 @@ pub(crate) enum Mode {
 }
 
 /// `inner` comes first, so that its address needs no addition.
+#[derive(Default)]
 #[repr(C)]
 pub(crate) struct Set {
     inner: UnsafeCell<Inner>,
@@ -242,23 +243,9 @@ impl Set {
         {
             Some(set) => set,
             None => epoll_set_list::add(Set {
-                lock: Lock::new(),
-                owner: AtomicUsize::new(0),
-                in_enter: AtomicBool::new(false),
-                waiting_threads: AtomicU32::new(0),
-                cancelled: AtomicBool::new(false),
                 wake: AtomicI32::new(-1),
-                queued_since_ns: AtomicU64::new(0),
-                has_deferred: AtomicBool::new(false),
-                process: AtomicU32::new(0),
-                young: YoungSet::new(),
                 members: MemberList::new(fd_table::count())?,
-                retired: AtomicBool::new(false),
-                older: AtomicPtr::new(ptr::null_mut()),
-                inner: UnsafeCell::new(Inner {
-                    fd: -1,
-                    ..Inner::default()
-                }),
+                ..Set::default()
             }),
         };
         if set.process.load(Ordering::Relaxed) != identity::fork_generation() {

@@ -117,7 +117,7 @@ fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
         }
         _ => {}
     }
-    if ring_policy::has_new_filter() {
+    if ring_policy::are_rings_forbidden() {
         set_end::on_forbidden(&mut guard);
     }
     if guard.mode == Mode::Fresh {

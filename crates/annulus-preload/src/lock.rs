@@ -7,16 +7,13 @@ use std::thread;
 use crate::identity::thread_id;
 
 /// The lock of a set. It is held for the few hundred nanoseconds of a served call, and never by a thread that sleeps.
+#[derive(Default)]
 pub(crate) struct Lock(AtomicUsize);
 
 /// Spins before yielding the processor.
 const SPINS: u32 = 100;
 
 impl Lock {
-    pub(crate) const fn new() -> Lock {
-        Lock(AtomicUsize::new(0))
-    }
-
     /// Takes the lock. `false`: the calling thread already holds it, so this is a signal handler in the middle of a
     /// call.
     #[inline]

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::build_id;
 use crate::config;
@@ -16,7 +16,7 @@ use crate::epoll_set_list;
 use crate::fd_table::{self, Kind};
 use crate::identity;
 use crate::raw_libc as libc;
-use crate::reserved_fds;
+use crate::reserved_fds::{self, Inode, Slot};
 use crate::signals;
 use crate::stops;
 use crate::sys;
@@ -136,9 +136,8 @@ pub(crate) fn reset_in_child() {
 
 /// The log's descriptor. It is opened when the library is loaded: later the process may have another user or root.
 static OPENED: AtomicI32 = AtomicI32::new(-1);
-/// The device and the inode number of the log file.
-static DEVICE: AtomicU64 = AtomicU64::new(0);
-static NUMBER: AtomicU64 = AtomicU64::new(0);
+/// The log's file.
+static FILE: Slot = Slot::new();
 
 /// Opens the file of the log, whose name the operator has set, with additional flags.
 fn open_file(path: &CStr, flags: c_int) -> io::Result<i32> {
@@ -180,11 +179,8 @@ pub(crate) fn open() {
         }
         Err(_) => low,
     };
-    if let Some((device, number)) = sys::file_id(fd) {
-        DEVICE.store(device, Ordering::Relaxed);
-        NUMBER.store(number, Ordering::Relaxed);
-        OPENED.store(fd, Ordering::Relaxed);
-    }
+    FILE.identify(fd, Inode::Own);
+    OPENED.store(fd, Ordering::Relaxed);
 }
 
 /// Marks the log's descriptor as the library's.
@@ -218,11 +214,7 @@ pub(crate) fn close(last_line: &str) -> bool {
 /// Returns whether the number refers to the log. A program that closes all numbers by raw system calls may have another
 /// file with this number.
 fn is_log(fd: i32) -> bool {
-    let logged_file = (
-        DEVICE.load(Ordering::Relaxed),
-        NUMBER.load(Ordering::Relaxed),
-    );
-    fd >= 0 && sys::file_id(fd) == Some(logged_file)
+    fd >= 0 && FILE.is_same_file(fd)
 }
 
 fn write_to_log(line: &str) -> bool {

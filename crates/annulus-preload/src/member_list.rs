@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys;
 
+#[derive(Default)]
 pub(crate) struct MemberList {
     words: &'static [AtomicU64],
     /// One more than the last word that has ever had a member.

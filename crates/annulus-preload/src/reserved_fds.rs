@@ -31,7 +31,7 @@ pub(crate) enum Inode {
 }
 
 /// A descriptor, and the identity of its file.
-struct Slot {
+pub(crate) struct Slot {
     fd: AtomicI32,
     device: AtomicU64,
     number: AtomicU64,
@@ -39,14 +39,7 @@ struct Slot {
 }
 
 /// The library's descriptors. A child closes them, or they would live as long as the child (trap 54).
-static RESERVED: [Slot; 1024] = [const {
-    Slot {
-        fd: AtomicI32::new(-1),
-        device: AtomicU64::new(0),
-        number: AtomicU64::new(0),
-        marked: AtomicI32::new(0),
-    }
-}; 1024];
+static RESERVED: [Slot; 1024] = [const { Slot::new() }; 1024];
 
 /// Returns the lowest number that the library uses. It depends on the limit of the process, which can be small.
 pub(crate) fn lowest() -> i32 {
@@ -59,16 +52,12 @@ pub(crate) fn remember(fd: i32, inode: Inode) {
     if let Some(entry) = fd_table::entry(fd) {
         entry.set_kind(Kind::Library, 0);
     }
-    let marked = inode == Inode::Shared && sys::mark(fd);
-    let (device, number) = sys::file_id(fd).unwrap_or((0, 0));
     let free = |slot: &&Slot| {
         let claimed = (slot.fd).compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed);
         claimed.is_ok()
     };
     if let Some(slot) = RESERVED.iter().find(free) {
-        slot.device.store(device, Ordering::Relaxed);
-        slot.number.store(number, Ordering::Relaxed);
-        slot.marked.store(i32::from(marked), Ordering::Relaxed);
+        slot.identify(fd, inode);
     }
 }
 
@@ -77,7 +66,25 @@ fn slot_of(fd: i32) -> Option<&'static Slot> {
 }
 
 impl Slot {
-    fn is_same_file(&self, fd: i32) -> bool {
+    pub(crate) const fn new() -> Slot {
+        Slot {
+            fd: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+            marked: AtomicI32::new(0),
+        }
+    }
+
+    /// Records the file of a descriptor.
+    pub(crate) fn identify(&self, fd: i32, inode: Inode) {
+        let marked = inode == Inode::Shared && sys::mark(fd);
+        let (device, number) = sys::file_id(fd).unwrap_or((0, 0));
+        self.device.store(device, Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+        self.marked.store(i32::from(marked), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_same_file(&self, fd: i32) -> bool {
         let identity = (
             self.device.load(Ordering::Relaxed),
             self.number.load(Ordering::Relaxed),

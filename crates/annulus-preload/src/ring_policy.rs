@@ -61,7 +61,7 @@ pub(crate) fn may_be_filtered() -> bool {
 
 /// Returns whether rings are forbidden, also by a filter that was set since the last check.
 #[inline]
-pub(crate) fn has_new_filter() -> bool {
+pub(crate) fn are_rings_forbidden() -> bool {
     FILTER_CHECKS.load(Ordering::Relaxed) > 0 && check_filter()
 }
 
@@ -73,11 +73,6 @@ fn check_filter() -> bool {
         forbid_rings(Why::Filtered);
     }
     are_forbidden()
-}
-
-/// Returns whether rings may be made.
-pub(crate) fn may_make_rings() -> bool {
-    !has_new_filter()
 }
 
 /// Fails with the reason if a filter that the process inherited would end it for a ring. Filters are never removed, all

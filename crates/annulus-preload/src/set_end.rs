@@ -106,7 +106,7 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
         counters,
     } = *context;
     // A filter may allow less than an enter.
-    let may_enter = is_quiescent && ring_policy::may_make_rings();
+    let may_enter = is_quiescent && !ring_policy::are_rings_forbidden();
     errno::without_cancel(|| {
         counters.end();
         reserved_fds::close_ring(ring, may_enter);

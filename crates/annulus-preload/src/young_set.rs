@@ -9,6 +9,7 @@ use crate::config;
 /// a ring is made.
 pub(crate) const WAITS_BEFORE_RING: u32 = 3;
 
+#[derive(Default)]
 pub(crate) struct YoungSet {
     is_young: AtomicBool,
     /// The program has added a member.
@@ -23,16 +24,6 @@ pub(crate) struct YoungSet {
 }
 
 impl YoungSet {
-    pub(crate) const fn new() -> YoungSet {
-        YoungSet {
-            is_young: AtomicBool::new(false),
-            has_members: AtomicBool::new(false),
-            streams: AtomicU32::new(0),
-            is_named: AtomicBool::new(false),
-            waits: AtomicU32::new(0),
-        }
-    }
-
     /// Starts again, for a set that has just been created.
     pub(crate) fn begin(&self) {
         self.has_members.store(false, Ordering::Relaxed);

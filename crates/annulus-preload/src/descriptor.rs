@@ -156,17 +156,9 @@ fn another_number(set: &'static Set, but: i32) -> Option<i32> {
     found.map(|(fd, _)| fd)
 }
 
-/// Closes what a number refers to, before another descriptor takes the number.
-pub(crate) fn release_number(entry: &'static Entry, fd: i32) -> Option<CallResult> {
-    if close(entry, fd).is_some() {
-        draining::release_number(fd);
-    }
-    None
-}
-
-/// Forgets a number that libc is about to close by an internal call. It stays open for that call; a served connection
-/// has been handed back before.
-pub(crate) fn leave_to_libc(entry: &'static Entry, fd: i32) {
+/// Closes what a number refers to, before another descriptor takes the number, or before libc closes it by an internal
+/// call. It stays open for that call; a served connection has been handed back before.
+pub(crate) fn release_number(entry: &'static Entry, fd: i32) {
     if close(entry, fd).is_some() {
         draining::release_number(fd);
     }

@@ -12,6 +12,7 @@ use crate::fd_table::{self, Entry, Kind, NONBLOCK, never_served};
 use crate::inherited_set;
 use crate::member::Member;
 use crate::output;
+use crate::set_members::Interest;
 use crate::sys;
 use crate::young_set::WAITS_BEFORE_RING;
 
@@ -90,7 +91,6 @@ pub(crate) fn mature(set: &Set, guard: &mut SetGuard) {
         .filter(|member| {
             member.events & !KNOWN == 0 && stream_of(guard.set_ptr(), member.fd).is_some()
         })
-        .map(|member| (member.fd, member.events, member.data))
         .collect();
 }
 
@@ -104,8 +104,8 @@ fn stream_of(set: *const Set, fd: i32) -> Option<&'static Entry> {
 /// them. Returns the number of those that may be served.
 fn retain(guard: &mut SetGuard, stays: impl Fn(&Entry) -> bool) -> usize {
     let (set, mut count) = (guard.set_ptr(), 0);
-    guard.early_members.retain(|&(fd, ..)| {
-        let Some(entry) = stream_of(set, fd) else {
+    guard.early_members.retain(|member| {
+        let Some(entry) = stream_of(set, member.fd) else {
             return false;
         };
         let may_be_served = entry.flags() & NONBLOCK != 0 && entry.why_never_served().is_none();
@@ -146,8 +146,8 @@ pub(crate) fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> CallRes
     let result = sys::control(guard.fd, operation, fd, events, data);
     if result.is_ok() {
         // The number may have belonged to another member, which the program has closed.
-        guard.early_members.retain(|member| member.0 != fd);
-        guard.early_members.push((fd, events, data));
+        guard.early_members.retain(|member| member.fd != fd);
+        guard.early_members.push(Interest { fd, events, data });
     }
     result
 }
@@ -177,7 +177,7 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
     let Some(mut guard) = set.take() else {
         return;
     };
-    let is_early = guard.early_members.iter().any(|member| member.0 == fd);
+    let is_early = guard.early_members.iter().any(|member| member.fd == fd);
     if is_early && guard.mode == Mode::Fresh {
         let has_waited = set.is_owner() && guard.waits >= WAITS_BEFORE_RING;
         if has_waited && are_enough(&mut guard, 0) {
@@ -186,7 +186,7 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
     } else if is_early && guard.mode == Mode::Serving {
         let (members, others) = std::mem::take(&mut guard.early_members)
             .into_iter()
-            .partition(|member| member.0 == fd);
+            .partition(|member| member.fd == fd);
         guard.early_members = others;
         serve(set, &mut guard, members);
     }
@@ -194,11 +194,16 @@ pub(crate) fn on_nonblocking(entry: &'static Entry, fd: i32) {
 
 /// Updates a member that was added before the set had a ring.
 pub(crate) fn change(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
-    let Some(nth) = guard.early_members.iter().position(|member| member.0 == fd) else {
+    let Some(nth) = guard
+        .early_members
+        .iter()
+        .position(|member| member.fd == fd)
+    else {
         return;
     };
     if request.operation == libc::EPOLL_CTL_MOD && request.events & !KNOWN == 0 {
-        guard.early_members[nth] = (fd, request.events, request.data);
+        let CtlRequest { events, data, .. } = request;
+        guard.early_members[nth] = Interest { fd, events, data };
     } else {
         guard.early_members.swap_remove(nth);
     }
@@ -206,9 +211,7 @@ pub(crate) fn change(guard: &mut SetGuard, fd: i32, request: CtlRequest) {
 
 /// A member of the kernel's set that a ring may take over.
 struct Early {
-    fd: i32,
-    events: u32,
-    data: u64,
+    member: Interest,
     /// The events in the kernel's set, which clears those of a one-shot member that it has reported. `None`: unknown.
     in_kernel: Option<u32>,
     /// The conditions that hold.
@@ -218,52 +221,48 @@ struct Early {
 }
 
 /// Moves members that were added before the ring existed from the kernel's set to the ring.
-fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<(i32, u32, u64)>) {
-    for member in query(guard.fd, &members) {
-        if let Err(why) = take_over(set, guard, &member) {
+fn serve(set: &'static Set, guard: &mut SetGuard, members: Vec<Interest>) {
+    for early in query(guard.fd, &members) {
+        if let Err(why) = take_over(set, guard, &early) {
             count_pass(why);
         }
     }
 }
 
 /// Queries members. Only the kernel knows which one-shot members it has reported, and which edges it has not.
-fn query(set_fd: i32, members: &[(i32, u32, u64)]) -> Vec<Early> {
-    let is_any = |flags: u32| members.iter().any(|member| member.1 & flags != 0);
+fn query(set_fd: i32, members: &[Interest]) -> Vec<Early> {
+    let is_any = |flags: u32| members.iter().any(|member| member.events & flags != 0);
     let in_kernel = match is_any(EDGE_TRIGGERED | ONESHOT) {
         true => inherited_set::kernel_members(set_fd),
         false => Vec::new(),
     };
-    let early = |&(fd, events, data)| {
-        let known = in_kernel.binary_search_by_key(&fd, |member| member.fd);
+    let early = |&member: &Interest| {
+        let known = in_kernel.binary_search_by_key(&member.fd, |member| member.fd);
         Early {
-            fd,
-            events,
-            data,
+            member,
             in_kernel: known.ok().map(|nth| in_kernel[nth].events),
             // A condition that has ended since is not pending, so these come first.
-            conditions: sys::poll_now(fd, IN | OUT | RDHUP),
-            is_reported: events & EDGE_TRIGGERED != 0,
+            conditions: sys::poll_now(member.fd, IN | OUT | RDHUP),
+            is_reported: member.events & EDGE_TRIGGERED != 0,
         }
     };
     let mut all: Vec<Early> = members.iter().map(early).collect();
     if is_any(EDGE_TRIGGERED) {
         let pending = inherited_set::pending_data(set_fd, &in_kernel);
-        for member in &mut all {
-            member.is_reported &= pending.binary_search(&member.data).is_err();
+        for early in &mut all {
+            early.is_reported &= pending.binary_search(&early.member.data).is_err();
         }
     }
     all
 }
 
 /// Serves a member, or leaves it to the kernel's set and fails with the reason.
-fn take_over(set: &'static Set, guard: &mut SetGuard, member: &Early) -> Result<(), Why> {
-    let &Early {
-        fd, events, data, ..
-    } = member;
+fn take_over(set: &'static Set, guard: &mut SetGuard, early: &Early) -> Result<(), Why> {
+    let Interest { fd, events, data } = early.member;
     let entry = fd_table::entry(fd).ok_or(Why::Kernel)?;
     // The ring would report once more what the program has left unread.
-    let is_unread = member.is_reported && member.conditions & !OUT != 0;
-    if is_unread || events & ONESHOT != 0 && member.in_kernel.is_none() {
+    let is_unread = early.is_reported && early.conditions & !OUT != 0;
+    if is_unread || events & ONESHOT != 0 && early.in_kernel.is_none() {
         return Err(Why::Kernel);
     }
     // A member that has been closed or shared since is not served.
@@ -272,17 +271,17 @@ fn take_over(set: &'static Set, guard: &mut SetGuard, member: &Early) -> Result<
         return Ok(());
     }
     let Some(connection) = epoll_ctl::begin(set, guard, entry, fd, (events, data)) else {
-        let events = member.in_kernel.unwrap_or(events);
+        let events = early.in_kernel.unwrap_or(events);
         let _ = sys::control(guard.fd, libc::EPOLL_CTL_ADD, fd, events, data);
         return Err(Why::OtherThread);
     };
-    if member.conditions & OUT == 0 {
+    if early.conditions & OUT == 0 {
         output::on_full(guard, connection);
     }
     let mode = EDGE_TRIGGERED | ONESHOT;
-    if member.in_kernel.is_some_and(|events| events & !mode == 0) {
+    if early.in_kernel.is_some_and(|events| events & !mode == 0) {
         guard[connection].member = Member::Disabled;
-    } else if !member.is_reported {
+    } else if !early.is_reported {
         guard.notify(connection, 0);
     }
     Ok(())

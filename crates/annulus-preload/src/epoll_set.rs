@@ -30,7 +30,7 @@ use crate::identity::{self, thread_id};
 use crate::lock::Lock;
 use crate::member_list::MemberList;
 use crate::reserved_fds;
-use crate::set_members::{AlreadyReported, Listener, SharedMember};
+use crate::set_members::{Interest, Listener, SharedMember};
 use crate::signals;
 use crate::switch_position::Released;
 use crate::sys;
@@ -135,12 +135,12 @@ pub(crate) struct Inner {
     pub(crate) recheck: bool,
     /// The number of writes that were queued in this round.
     pub(crate) writes: u32,
-    /// Members that were added before the set had a ring: descriptor, events, data. The kernel's set has them.
-    pub(crate) early_members: Vec<(i32, u32, u64)>,
+    /// Members that were added before the set had a ring. The kernel's set has them.
+    pub(crate) early_members: Vec<Interest>,
     /// Members with buffered bytes that were in another set of this thread first.
     pub(crate) shared_members: Vec<SharedMember>,
-    /// Events that the kernel's set is about to report again.
-    pub(crate) already_reported: Vec<AlreadyReported>,
+    /// Edge-triggered members that were added to the kernel's set again, with the events that were reported before.
+    pub(crate) already_reported: Vec<Interest>,
     pub(crate) batching: Batching,
     /// The time of the first write of this round, ns.
     pub(crate) written_at_ns: u64,

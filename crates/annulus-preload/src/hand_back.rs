@@ -9,7 +9,7 @@ use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, RDHUP};
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::member::Member;
 use crate::output;
-use crate::set_members::AlreadyReported;
+use crate::set_members::Interest;
 use crate::sys;
 use crate::unread;
 
@@ -78,7 +78,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
             };
             if pending != 0 {
                 // It has no entry: a member that the ring serves was added, or taken over, since the last hand-back.
-                inner.already_reported.push(AlreadyReported {
+                inner.already_reported.push(Interest {
                     fd,
                     data,
                     events: pending,

@@ -10,15 +10,9 @@ use crate::epoll_set::Set;
 use crate::errno;
 use crate::events::{EDGE_TRIGGERED, ONESHOT, OUT};
 use crate::fd_table::{self, Entry, Kind};
-use crate::member::Member as State;
+use crate::member::Member;
+use crate::set_members::Interest;
 use crate::sys;
-
-/// A member of a set, as `/proc/self/fdinfo` shows it.
-pub(crate) struct Member {
-    pub(crate) fd: i32,
-    pub(crate) events: u32,
-    pub(crate) data: u64,
-}
 
 /// Replaces the parent's set by a set of the child, unless the parent served no member of it.
 pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
@@ -26,21 +20,21 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
     number.forget();
     counters::passed(Why::Forked);
     let inherited = set.map_or(&[][..], Set::inherited_listeners);
-    let members: Vec<Member> = (set.into_iter().flat_map(Set::members))
+    let members: Vec<Interest> = (set.into_iter().flat_map(Set::members))
         .filter_map(|fd| {
             let entry = fd_table::entry(fd)?;
             let served = entry.inherited() == Kind::Served;
             // SAFETY: Held: a copy of the parent's, which no other thread of the child uses.
             let connection = served.then(|| unsafe { &*entry.connection() })?;
             let events = match connection.member {
-                State::Out => return None,
-                State::Disabled => 0,
+                Member::Out => return None,
+                Member::Disabled => 0,
                 _ => connection.events,
             };
             let data = connection.data;
-            Some(Member { fd, events, data })
+            Some(Interest { fd, events, data })
         })
-        .chain(inherited.iter().map(|listener| Member {
+        .chain(inherited.iter().map(|listener| Interest {
             fd: listener.fd,
             events: listener.events,
             data: listener.data,
@@ -53,13 +47,13 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
         return;
     };
     let kernel_members = kernel_members(fd);
-    let (edges, others): (Vec<&Member>, Vec<&Member>) =
+    let (edges, others): (Vec<&Interest>, Vec<&Interest>) =
         (members.iter().chain(&kernel_members)).partition(|member| is_reported_edge(member));
     for member in edges {
         add_reported(own_set, member);
     }
     for member in others {
-        let Member { fd, events, data } = *member;
+        let Interest { fd, events, data } = *member;
         let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
     }
     let flags = sys::descriptor_flags(fd);
@@ -68,20 +62,20 @@ pub(crate) fn replace_inherited(number: &'static Entry, fd: i32) {
 }
 
 /// Returns whether the parent served an edge-triggered member and has reported its last edge.
-fn is_reported_edge(member: &Member) -> bool {
+fn is_reported_edge(member: &Interest) -> bool {
     let Some(entry) = fd_table::entry(member.fd).filter(|entry| entry.inherited() == Kind::Served)
     else {
         return false;
     };
     // SAFETY: Held: as in `replace_inherited`.
     let connection = unsafe { &*entry.connection() };
-    member.events & EDGE_TRIGGERED != 0 && connection.member != State::Changed
+    member.events & EDGE_TRIGGERED != 0 && connection.member != Member::Changed
 }
 
 /// Adds an edge-triggered member to a set that has only such members, and takes the report of writability, which the
 /// parent has made. The child's set reports everything else.
-fn add_reported(own_set: i32, member: &Member) {
-    let Member { fd, events, data } = *member;
+fn add_reported(own_set: i32, member: &Interest) {
+    let Interest { fd, events, data } = *member;
     let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
     let mut taken = [libc::epoll_event { events: 0, u64: 0 }];
     if sys::take_ready(own_set, &mut taken) == 1 && taken[0].events & !OUT != 0 {
@@ -91,7 +85,7 @@ fn add_reported(own_set: i32, member: &Member) {
 
 /// Returns the members of the kernel's set, from `/proc/self/fdinfo`, in the order of their numbers. A member whose
 /// number has been closed stays in the set while a duplicate is open, and is left out.
-pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
+pub(crate) fn kernel_members(fd: i32) -> Vec<Interest> {
     let list = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"));
     let text = errno::without_cancel(list).unwrap_or_default();
     let member = |line: &str| {
@@ -106,20 +100,20 @@ pub(crate) fn kernel_members(fd: i32) -> Vec<Member> {
         let data = field("data:")?;
         let inode = field("ino:")?;
         let is_open = sys::file_id(fd).is_some_and(|(_, number)| number == inode);
-        is_open.then_some(Member { fd, events, data })
+        is_open.then_some(Interest { fd, events, data })
     };
-    let mut members: Vec<Member> = text.lines().filter_map(member).collect();
+    let mut members: Vec<Interest> = text.lines().filter_map(member).collect();
     members.sort_unstable_by_key(|member| member.fd);
     members
 }
 
 /// Returns the data of the events of the kernel's set that no wait has returned yet, in order. The set still has them.
-pub(crate) fn pending_data(set: i32, members: &[Member]) -> Vec<u64> {
+pub(crate) fn pending_data(set: i32, members: &[Interest]) -> Vec<u64> {
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; members.len()];
     let count = sys::take_ready(set, &mut events);
     let mut pending: Vec<u64> = events[..count].iter().map(|event| event.u64).collect();
     pending.sort_unstable();
-    for &Member { fd, events, data } in members {
+    for &Interest { fd, events, data } in members {
         let is_taken = events & (EDGE_TRIGGERED | ONESHOT) != 0;
         if is_taken
             && pending.binary_search(&data).is_ok()

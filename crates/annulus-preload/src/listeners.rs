@@ -9,8 +9,7 @@ use crate::epoll_set::{Mode, SetGuard};
 use crate::errno::CallResult;
 use crate::events::{ERR, HUP, IN, PRI, RDHUP};
 use crate::fd_table;
-use crate::inherited_set::Member;
-use crate::set_members::Listener;
+use crate::set_members::{Interest, Listener};
 use crate::sys;
 
 /// Events that a ring reports as the kernel's set does. Edge-triggered events are missing, because a re-armed poll
@@ -80,14 +79,8 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
         }
         return None;
     }
-    let listener = Listener {
-        fd,
-        events: request.events,
-        data: request.data,
-        polled: false,
-        generation: guard.round,
-        ready_events: 0,
-    };
+    let CtlRequest { events, data, .. } = request;
+    let listener = Listener::new(Interest { fd, events, data }, guard.round);
     if guard.mode != Mode::Serving {
         // The kernel's set keeps it until there is a ring.
         let result = request.make(guard.fd, fd);
@@ -102,19 +95,12 @@ fn add(guard: &mut SetGuard, fd: i32, request: CtlRequest, is_plain: bool) -> Op
 }
 
 /// Takes over a listener that is in the kernel's set, if a ring can poll it.
-pub(crate) fn adopt_member(guard: &mut SetGuard, member: &Member) {
-    let &Member { fd, events, data } = member;
-    let never_served = fd_table::entry(fd).is_none_or(|entry| entry.why_never_served().is_some());
-    let generation = guard.round;
-    if !never_served && events & !RING_EVENTS == 0 {
-        guard.listeners.push(Listener {
-            fd,
-            events,
-            data,
-            polled: false,
-            generation,
-            ready_events: 0,
-        });
+pub(crate) fn adopt_member(guard: &mut SetGuard, member: Interest) {
+    let may_be_served =
+        fd_table::entry(member.fd).is_some_and(|entry| entry.why_never_served().is_none());
+    if may_be_served && member.events & !RING_EVENTS == 0 {
+        let listener = Listener::new(member, guard.round);
+        guard.listeners.push(listener);
     }
 }
 

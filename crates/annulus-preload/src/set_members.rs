@@ -47,12 +47,12 @@ impl SharedMember {
     }
 }
 
-/// An edge-triggered member that was added to the kernel's set again, and the events that were reported before.
+/// A member: its descriptor, the events, and the data that the set returns with them.
 #[derive(Clone, Copy)]
-pub(crate) struct AlreadyReported {
+pub(crate) struct Interest {
     pub(crate) fd: i32,
-    pub(crate) data: u64,
     pub(crate) events: u32,
+    pub(crate) data: u64,
 }
 
 /// A listener that is a member of the set, level-triggered.
@@ -66,4 +66,18 @@ pub(crate) struct Listener {
     pub(crate) generation: u32,
     /// Events that the kernel has returned and that have not been reported yet.
     pub(crate) ready_events: u32,
+}
+
+impl Listener {
+    pub(crate) fn new(interest: Interest, generation: u32) -> Listener {
+        let Interest { fd, events, data } = interest;
+        Listener {
+            fd,
+            events,
+            data,
+            polled: false,
+            generation,
+            ready_events: 0,
+        }
+    }
 }

@@ -13,10 +13,11 @@ use crate::epoll_set::{Mode, Set, SetGuard};
 use crate::epoll_set_list;
 use crate::events::{EDGE_TRIGGERED, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::fd_table::{self, Kind};
-use crate::inherited_set::{self, Member};
+use crate::inherited_set;
 use crate::listeners;
 use crate::log;
 use crate::set_end;
+use crate::set_members::Interest;
 use crate::switch_position;
 use crate::sys;
 
@@ -72,19 +73,19 @@ fn take_members(guard: &mut SetGuard) {
             continue;
         }
         if entry.kind() == Kind::Listener {
-            listeners::adopt_member(guard, &member);
+            listeners::adopt_member(guard, member);
         } else if is_plain(&member)
             && classify::can_be_served(entry, member.fd).is_ok()
             && is_quiet(member.fd)
         {
             guard.name(entry, member.fd);
-            (guard.early_members).push((member.fd, member.events, member.data));
+            guard.early_members.push(member);
         }
     }
 }
 
 /// Returns whether a member is enabled and has only flags that a ring can serve.
-fn is_plain(member: &Member) -> bool {
+fn is_plain(member: &Interest) -> bool {
     member.events & !KNOWN == 0 && member.events & !(EDGE_TRIGGERED | ONESHOT) != 0
 }
 

@@ -73,7 +73,7 @@ unsafe fn before_close(stream: *mut FILE) {
         fd_table::entry(fd).filter(|entry| !matches!(entry.kind(), Kind::Free | Kind::Library));
     if let Some(entry) = tracked {
         hand_back(fd, Why::Stdio);
-        attempt(|| of::leave_to_libc(entry, fd));
+        attempt(|| of::release_number(entry, fd));
     } else {
         of::forget(fd);
     }

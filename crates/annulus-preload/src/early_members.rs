@@ -10,6 +10,7 @@ use crate::errno::CallResult;
 use crate::events::{EDGE_TRIGGERED, IN, KNOWN, ONESHOT, OUT, RDHUP};
 use crate::fd_table::{self, Entry, Kind, NONBLOCK, never_served};
 use crate::inherited_set;
+use crate::listeners;
 use crate::member::Member;
 use crate::output;
 use crate::set_members::Interest;
@@ -24,14 +25,15 @@ pub(crate) fn control_young(
     (set_fd, fd): (i32, i32),
     request: CtlRequest,
 ) -> Option<CallResult> {
-    if !set.young.is_young() || !matches!(entry.kind(), Kind::Free | Kind::Stream) {
+    let is_known = matches!(entry.kind(), Kind::Free | Kind::Stream | Kind::Listener);
+    if !set.young.is_young() || !is_known {
         return None;
     }
     let is_elsewhere = note_other_set(set, entry, request);
     if request.operation == libc::EPOLL_CTL_ADD {
         match classify::may_be_served(entry, fd) {
             Err(Why::Blocking) => return None,
-            Err(_) if entry.kind() == Kind::Listener => return None,
+            Err(_) if entry.kind() == Kind::Listener => {}
             Err(why) => count_pass(why),
             Ok(()) if request.events & !KNOWN != 0 => count_pass(Why::UnknownFlags),
             Ok(()) if set.young.is_almost_grown() => return None,
@@ -83,15 +85,16 @@ pub(crate) fn mature(set: &Set, guard: &mut SetGuard) {
     }
     guard.waits = set.young.waits();
     guard.has_members = set.young.has_members();
-    if set.young.streams() == 0 {
+    if !guard.has_members {
         return;
     }
-    guard.early_members = inherited_set::kernel_members(guard.fd)
-        .into_iter()
-        .filter(|member| {
-            member.events & !KNOWN == 0 && stream_of(guard.set_ptr(), member.fd).is_some()
-        })
-        .collect();
+    for member in inherited_set::kernel_members(guard.fd) {
+        if fd_table::is(member.fd, Kind::Listener) {
+            listeners::adopt_member(guard, member);
+        } else if member.events & !KNOWN == 0 && stream_of(guard.set_ptr(), member.fd).is_some() {
+            guard.early_members.push(member);
+        }
+    }
 }
 
 /// Returns the stream with the number, if it is a member of the set that no ring serves.

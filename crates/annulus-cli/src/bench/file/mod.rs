@@ -15,7 +15,6 @@ use crate::fault::Fault;
 use crate::report::Pictures;
 use crate::signals;
 use crate::trace;
-use crate::watching::Judge;
 
 mod cache;
 mod check;
@@ -37,7 +36,6 @@ mod traced;
 pub(crate) mod variant;
 mod verdict;
 mod verify;
-mod watching;
 mod work;
 mod worker;
 
@@ -108,7 +106,6 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
 /// A comparison with one state of the page cache.
 struct Cell<'c> {
     plan: &'c Plan,
-    judge: Judge,
     destination: Option<Destination>,
     pictures: Pictures,
     timeline: bool,
@@ -123,7 +120,6 @@ impl Cell<'_> {
     ) -> Result<Cell<'c>, Fault> {
         Ok(Cell {
             plan,
-            judge: watching::judge(&args.watch.alert, plan)?,
             destination: (args.json.as_deref())
                 .map(|path| Destination::new(path, args.replace))
                 .transpose()?,
@@ -171,12 +167,11 @@ impl Cell<'_> {
         }
         self.pictures.of_files(&report)?;
         printed?;
-        let alerts = watching::verdict(&self.judge, &report.runs);
         match interrupted {
             Some(signal) => Ok(ExitCode::from(signal.exit_code())),
             None => {
                 trace::verdict_on(&report.traced)?;
-                verdict_on(&report, hung).map(|code| alerts.exit_code(code))
+                verdict_on(&report, hung)
             }
         }
     }

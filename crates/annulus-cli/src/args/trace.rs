@@ -5,7 +5,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tracing")]
 pub(crate) struct TraceArgs {
-    /// After the measurement, count system calls by name in one more run of each variant (perf as root, or strace)
+    /// After the measurement, count system calls by name in one more run of each variant (perf as root)
     #[arg(long, hide_short_help = true)]
     pub(crate) syscalls: bool,
 

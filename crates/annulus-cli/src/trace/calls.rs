@@ -8,18 +8,16 @@ pub(super) const OTHERS: &str = "(others)";
 /// The system calls of a group of processes while a tracer was attached.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Counted {
-    /// The name of the tracer.
-    pub(crate) by: &'static str,
     pub(crate) all: u64,
     /// Name, calls and failed calls, most frequent first. The rest of `all` are calls that are not counted by name.
     pub(crate) names: Vec<(String, u64, u64)>,
 }
 
 impl Counted {
-    pub(crate) fn new(by: &'static str, all: u64, mut names: Vec<(String, u64, u64)>) -> Counted {
+    pub(crate) fn new(all: u64, mut names: Vec<(String, u64, u64)>) -> Counted {
         names.retain(|(_, count, _)| *count > 0);
         names.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-        Counted { by, all, names }
+        Counted { all, names }
     }
 
     /// Returns the counts per operation, for `ops` operations. Calls that are not counted by name form one entry,
@@ -28,7 +26,7 @@ impl Counted {
         let named: u64 = self.names.iter().map(|(_, count, _)| count).sum();
         let mut names = self.names.clone();
         names.push((OTHERS.to_string(), self.all.saturating_sub(named), 0));
-        (Counted::new(self.by, self.all, names).names.into_iter())
+        (Counted::new(self.all, names).names.into_iter())
             .map(|(name, count, errors)| Calls {
                 name,
                 count,

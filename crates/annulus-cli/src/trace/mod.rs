@@ -1,13 +1,12 @@
 //! Tracing of extra runs: counts system calls and records flame graphs.
 //!
-//! Tracing slows the traced program, so it follows the measured runs and never overlaps them. perf and strace must be
-//! installed. They are started for each run, attached before it begins and stopped after it.
+//! Tracing slows the traced program, so it follows the measured runs and never overlaps them. perf must be installed.
+//! It is started for each run, attached before the run begins and stopped after it.
 
 mod calls;
 mod flame;
 mod perf;
 mod report;
-mod strace;
 #[cfg(test)]
 mod tests;
 mod tracer;
@@ -18,9 +17,8 @@ use std::time::Duration;
 use crate::args::TraceArgs;
 use crate::fault::Fault;
 
-pub(crate) use calls::Counted;
 pub(crate) use flame::Graphs;
-pub(crate) use perf::Counter as PerfCounter;
+pub(crate) use perf::Counter;
 pub(crate) use report::{AtCell, AtDepth, Traced, tables, verdict_on};
 
 /// The length of a recording: enough for a few hundred samples. Counts per operation need a tenth of it.
@@ -28,8 +26,8 @@ pub(crate) const RECORDED: Duration = Duration::from_secs(1);
 
 /// The requested tracing.
 pub(crate) struct Trace {
-    /// The tool that counts system calls, or the reason why none can. `None` if counting is not requested.
-    tool: Option<Result<Tool, String>>,
+    /// The reason why system calls cannot be counted, if they cannot. `None` if counting is not requested.
+    counting: Option<Result<(), String>>,
     pub(crate) graphs: Option<Graphs>,
 }
 
@@ -41,13 +39,13 @@ impl Trace {
             .map(|path| Graphs::new(path, replace))
             .transpose()?;
         Ok(Trace {
-            tool: args.syscalls.then(Tool::find),
+            counting: args.syscalls.then(may_count),
             graphs,
         })
     }
 
     pub(crate) fn counts(&self) -> bool {
-        self.tool.is_some()
+        self.counting.is_some()
     }
 
     pub(crate) fn is_requested(&self) -> bool {
@@ -56,62 +54,15 @@ impl Trace {
 
     /// Returns the reason why system calls cannot be counted, if counting is requested.
     pub(crate) fn refusal(&self) -> Option<String> {
-        self.tool.as_ref()?.as_ref().err().cloned()
-    }
-
-    /// Attaches to the processes and starts counting their system calls.
-    pub(crate) fn count(&self, pids: &[u32]) -> Result<Counter, String> {
-        match &self.tool {
-            Some(Ok(tool)) => tool.start(pids),
-            Some(Err(why)) => Err(why.clone()),
-            None => Err("not requested".into()),
-        }
+        self.counting.as_ref()?.as_ref().err().cloned()
     }
 }
 
-/// A program that can count system calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
-    /// Counts in the kernel with tracepoints. The traced program slows down a little.
-    Perf,
-    /// Stops the traced program at each call, which slows it down a lot.
-    Strace,
-}
-
-impl Tool {
-    /// Returns the first tool that can count this process's calls.
-    fn find() -> Result<Tool, String> {
-        let mut reasons = Vec::new();
-        for tool in [Tool::Perf, Tool::Strace] {
-            match tool.start(&[std::process::id()]).and_then(Counter::stop) {
-                Ok(_) => return Ok(tool),
-                Err(why) => reasons.push(why),
-            }
-        }
-        Err(format!("not available: {}", reasons.join("; ")))
-    }
-
-    fn start(self, pids: &[u32]) -> Result<Counter, String> {
-        match self {
-            Tool::Perf => PerfCounter::by_name(pids).map(Counter::Perf),
-            Tool::Strace => strace::Counter::start(pids).map(Counter::Strace),
-        }
-    }
-}
-
-/// An attached tracer that is counting.
-pub(crate) enum Counter {
-    Perf(PerfCounter),
-    Strace(strace::Counter),
-}
-
-impl Counter {
-    /// Detaches the tracer and returns the counts.
-    pub(crate) fn stop(self) -> Result<Counted, String> {
-        match self {
-            Counter::Perf(counter) => counter.stop(),
-            Counter::Strace(counter) => counter.stop(),
-        }
+/// Counts the calls of this process for a moment, so that a failure shows before the measurement.
+fn may_count() -> Result<(), String> {
+    match Counter::by_name(&[std::process::id()]).and_then(Counter::stop) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(format!("not available: {why}")),
     }
 }
 

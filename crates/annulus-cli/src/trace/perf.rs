@@ -11,72 +11,13 @@ use super::tracer::Tracer;
 
 /// The calls that are counted by name: those that programs make in normal work. Each name adds two filters to every
 /// call, so the list leaves out most of the 360 calls.
-const NAMES: [&str; 64] = [
-    "read",
-    "write",
-    "readv",
-    "writev",
-    "pread64",
-    "pwrite64",
-    "preadv",
-    "pwritev",
-    "preadv2",
-    "pwritev2",
-    "io_uring_enter",
-    "io_uring_setup",
-    "io_uring_register",
-    "io_submit",
-    "io_getevents",
-    "io_pgetevents",
-    "io_setup",
-    "io_destroy",
-    "epoll_wait",
-    "epoll_pwait",
-    "epoll_pwait2",
-    "epoll_ctl",
-    "poll",
-    "ppoll",
-    "select",
-    "pselect6",
-    "accept",
-    "accept4",
-    "connect",
-    "socket",
-    "shutdown",
-    "recvfrom",
-    "recvmsg",
-    "recvmmsg",
-    "sendto",
-    "sendmsg",
-    "sendmmsg",
-    "sendfile",
-    "splice",
-    "setsockopt",
-    "futex",
-    "sched_yield",
-    "nanosleep",
-    "clock_nanosleep",
-    "clone",
-    "clone3",
-    "exit",
-    "openat",
-    "close",
-    "fsync",
-    "fdatasync",
-    "msync",
-    "mmap",
-    "munmap",
-    "madvise",
-    "rt_sigprocmask",
-    "timerfd_settime",
-    "ioctl",
-    "lseek",
-    "newfstatat",
-    "statx",
-    "fadvise64",
-    "fallocate",
-    "sched_setaffinity",
-];
+const NAMES: &str = "\
+    read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 io_uring_enter io_uring_setup \
+    io_uring_register io_submit io_getevents io_pgetevents io_setup io_destroy epoll_wait epoll_pwait \
+    epoll_pwait2 epoll_ctl poll ppoll select pselect6 accept accept4 connect socket shutdown recvfrom \
+    recvmsg recvmmsg sendto sendmsg sendmmsg sendfile splice setsockopt futex sched_yield nanosleep \
+    clock_nanosleep clone clone3 exit openat close fsync fdatasync msync mmap munmap madvise rt_sigprocmask \
+    timerfd_settime ioctl lseek newfstatat statx fadvise64 fallocate sched_setaffinity";
 const EVENT: &str = "raw_syscalls:sys_enter";
 const RETURN: &str = "raw_syscalls:sys_exit";
 const HINT: &str =
@@ -97,7 +38,10 @@ impl Counter {
     /// Counts all calls of these processes and of the processes that they start, in total and by name.
     pub(crate) fn by_name(pids: &[u32]) -> Result<Counter, String> {
         // Some architectures have no `epoll_wait` or `poll`.
-        let names = NAMES.iter().filter_map(|name| name.parse().ok()).collect();
+        let names = NAMES
+            .split(' ')
+            .filter_map(|name| name.parse().ok())
+            .collect();
         Counter::start(pids, names)
     }
 
@@ -169,7 +113,7 @@ pub(super) fn read(text: &str, names: &[Sysno]) -> Result<Counted, String> {
     }
     let named = names.iter().zip(counts[1..].chunks_exact(2));
     let named = named.map(|(name, pair)| (name.name().to_string(), pair[0], pair[1]));
-    Ok(Counted::new("perf", all, named.collect()))
+    Ok(Counted::new(all, named.collect()))
 }
 
 fn unexpected(text: &str) -> String {

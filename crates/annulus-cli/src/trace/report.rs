@@ -48,7 +48,7 @@ pub(crate) struct AtCell {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Syscalls {
-    /// The tracer: `perf`, or `strace`, which slows the program far more.
+    /// The tracer: `perf`. Files of earlier versions may have `strace`.
     pub(crate) counted_by: String,
     /// Operations or responses while calls were counted. For `bench file`, this is the whole run.
     pub(crate) ops: u64,
@@ -77,7 +77,7 @@ impl<P> Traced<P> {
             Ok((_, 0)) => self.syscalls_note = Some("no operation completed meanwhile".into()),
             Ok((counted, ops)) => {
                 self.syscalls = Some(Syscalls {
-                    counted_by: counted.by.into(),
+                    counted_by: "perf".into(),
                     ops,
                     all: counted.all,
                     all_per_op: counted.all as f64 / ops as f64,

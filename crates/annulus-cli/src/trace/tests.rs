@@ -1,4 +1,4 @@
-//! Tests of the parsers for the output of perf 6.1 and strace 6.1, and of the reports made from it.
+//! Tests of the parsers for the output of perf 6.1, and of the reports made from it.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use syscalls::Sysno;
 
 use super::calls::Counted;
 use super::report::{AtDepth, Traced, tables, verdict_on};
-use super::{flame, labelled, perf, strace};
+use super::{flame, labelled, perf};
 
 /// Output of `perf stat` for a program with two threads. Each makes 500 reads and opens seven missing files.
 const PERF: &str = "Events disabled\nEvents enabled\n1070,,raw_syscalls:sys_enter,1993214,100.00,,\n\
@@ -20,20 +20,6 @@ const PERF_REFUSED: &str = "event syntax error: 'raw_syscalls:sys_enter'
                      \\___ can't access trace events
 
 Error:\tNo permissions to read /sys/kernel/tracing/events/raw_syscalls/sys_enter
-";
-/// Output of `strace -c` for the same program.
-const STRACE: &str = "\
-strace: Process 8717 attached
-strace: Process 8718 attached
-strace: Process 8659 detached
-syscall              calls    errors
----------------- --------- ---------
-futex                  145        28
-pread64               1000          \n\
-mmap                     6          \n\
-openat                  14        14
----------------- --------- ---------
-total                 1165        42
 ";
 /// Output of `perf script` with two samples.
 const SCRIPT: &str = "\
@@ -62,7 +48,7 @@ fn perfs_counters_are_read_in_the_order_of_the_request() {
         entry("futex", 14, 0),
         entry("openat", 14, 14),
     ];
-    assert_eq!(counted, Counted::new("perf", 1070, names));
+    assert_eq!(counted, Counted::new(1070, names));
     // Calls that are not counted by name form one entry.
     let calls = counted.per_op(1000);
     let order: Vec<(&str, u64)> = (calls.iter())
@@ -94,21 +80,6 @@ fn what_is_no_count_of_perfs_is_reported_in_its_words() {
             .unwrap_err()
             .contains("it printed nothing")
     );
-}
-
-#[test]
-fn straces_table_is_read_between_its_rules() {
-    let counted = strace::read(STRACE).unwrap();
-    let names = vec![
-        entry("pread64", 1000, 0),
-        entry("futex", 145, 28),
-        entry("openat", 14, 14),
-        entry("mmap", 6, 0),
-    ];
-    assert_eq!(counted, Counted::new("strace", 1165, names));
-    let quiet = strace::read("strace: Process 8659 detached\n").unwrap();
-    assert_eq!(quiet.all, 0);
-    assert!(strace::read("-----\nfutex many\n-----\n").is_err());
 }
 
 #[test]

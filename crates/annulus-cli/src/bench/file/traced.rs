@@ -99,7 +99,7 @@ impl TraceRequest {
         match self.trace.refusal() {
             Some(why) => one.counted(Err(why)),
             None if self.trace.counts() => {
-                let start = || self.trace.count(&[std::process::id()]);
+                let start = || Counter::by_name(&[std::process::id()]);
                 let short = run.plan.runtime.min(RECORDED);
                 one.counted(run.during(short, start, Counter::stop)?);
             }

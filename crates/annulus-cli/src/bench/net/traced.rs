@@ -77,7 +77,7 @@ impl TraceRequest {
             Some(why) => one.counted(Err(why)),
             None if trace.counts() => {
                 one.counted(under_load(options, cell, variant, |pids, live| {
-                    while_loaded(live, trace.count(pids), Counter::stop)
+                    while_loaded(live, Counter::by_name(pids), Counter::stop)
                 }));
             }
             None => {}

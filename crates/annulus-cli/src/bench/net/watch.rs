@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use annulus_baselines::net::load::{Live, Moment};
 
 use crate::proc_files;
-use crate::trace::PerfCounter;
+use crate::trace::Counter;
 
 /// The time for which system calls are counted. Counting follows the measured time because it slows the server.
 const COUNTED: Duration = Duration::from_millis(300);
@@ -195,8 +195,8 @@ fn field(status: &str, name: &str) -> u64 {
 
 /// Counts system calls for [`COUNTED`] and divides them by the responses in that time.
 fn count_syscalls(pid: u32, live: &Live<'_>) -> Result<f64, String> {
-    let counter = PerfCounter::of_all(&family(pid));
-    let (counted, responses) = while_loaded(live, counter, PerfCounter::stop)
+    let counter = Counter::of_all(&family(pid));
+    let (counted, responses) = while_loaded(live, counter, Counter::stop)
         .map_err(|why| format!("not available: {why}"))?;
     match responses {
         0 => Err("not available: no request completed while perf counted".into()),

@@ -56,9 +56,7 @@ pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
     }
     list.push(std::sync::Arc::new(LinuxAio::default()));
     list.push(std::sync::Arc::new(TokioFs));
-    for blocking in TokioBlocking::variants() {
-        list.push(std::sync::Arc::new(blocking));
-    }
+    list.push(std::sync::Arc::new(TokioBlocking));
     list.push(std::sync::Arc::new(TokioRing));
     list
 }

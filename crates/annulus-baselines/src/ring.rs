@@ -124,8 +124,8 @@ impl Ring {
 
     /// Returns the base and its variants, the base first.
     pub fn variants() -> Vec<Ring> {
-        use Registered::{Buffers, FilesAndBuffers, Nothing};
-        use Setup::{Deferred, Plain, Polled};
+        use Registered::{FilesAndBuffers, Nothing};
+        use Setup::{Deferred, Polled};
         use SubmitPolicy::{Batch, Every, Once};
         let ring = Ring::new;
         vec![
@@ -158,25 +158,11 @@ impl Ring {
                 FilesAndBuffers,
             ),
             ring(
-                "base-plain",
-                "base on a ring without DEFER_TASKRUN",
-                Plain,
-                Once,
-                FilesAndBuffers,
-            ),
-            ring(
                 "base-unregistered",
                 "base without registered file and buffers",
                 Deferred,
                 Once,
                 Nothing,
-            ),
-            ring(
-                "base-plain-file",
-                "base with registered buffers and a plain descriptor",
-                Deferred,
-                Once,
-                Buffers,
             ),
             ring(
                 "base-sqpoll",

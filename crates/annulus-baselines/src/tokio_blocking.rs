@@ -1,8 +1,5 @@
 //! Tokio with `spawn_blocking(pread)`: one task per operation in flight, and a blocking thread for each call.
 
-#![allow(unsafe_code)]
-
-use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 
@@ -20,41 +17,16 @@ const BLOCKING_THREADS: usize = 512;
 /// Up to this depth, every operation has a blocking thread. At greater depths, Tokio's limit stays at its default.
 const RAISED_MAX: usize = 4096;
 
-/// The variable that selects Tokio's sharded queue of blocking calls (since 1.54). It needs no `tokio_unstable`.
-const SHARDED: &str = "TOKIO_UNSTABLE_SHARDED_BLOCKING_QUEUE";
-
 /// `spawn_blocking` around a positional call.
-pub struct TokioBlocking {
-    name: &'static str,
-    about: &'static str,
-    sharded: bool,
-}
-
-impl TokioBlocking {
-    /// Returns the variants with Tokio's default queue of blocking calls, and with its sharded queue.
-    pub fn variants() -> [TokioBlocking; 2] {
-        [
-            TokioBlocking {
-                name: "tokio-blocking",
-                about: "Tokio (2 workers), one task per operation in flight, each in spawn_blocking(pread/pwrite)",
-                sharded: false,
-            },
-            TokioBlocking {
-                name: "tokio-sharded",
-                about: "tokio-blocking with Tokio's sharded queue of blocking calls",
-                sharded: true,
-            },
-        ]
-    }
-}
+pub struct TokioBlocking;
 
 impl<B: Bench> Variant<B> for TokioBlocking {
     fn name(&self) -> &str {
-        self.name
+        "tokio-blocking"
     }
 
     fn about(&self) -> &str {
-        self.about
+        "Tokio (2 workers), one task per operation in flight, each in spawn_blocking(pread/pwrite)"
     }
 
     fn opens_files(&self) -> bool {
@@ -62,7 +34,7 @@ impl<B: Bench> Variant<B> for TokioBlocking {
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let runtime = with_queue(self.sharded, || runtime(job))?;
+        let runtime = runtime(job)?;
         let mut tasks = Vec::with_capacity(job.depth);
         for _ in 0..job.depth {
             let memory = Memory::new(1, job.block_bytes)?;
@@ -77,20 +49,6 @@ impl<B: Bench> Variant<B> for TokioBlocking {
             note: waiting(job),
         })
     }
-}
-
-/// Calls `start`, in which Tokio reads the choice of its queue from the environment.
-fn with_queue<R>(sharded: bool, start: impl FnOnce() -> R) -> R {
-    let set = |value: &OsStr| {
-        // SAFETY: threads access the environment only through `std`, which takes a lock. Runs follow each other, so
-        // there is one writer.
-        unsafe { std::env::set_var(SHARDED, value) }
-    };
-    let before = std::env::var_os(SHARDED).unwrap_or_else(|| "0".into());
-    set(OsStr::new(if sharded { "1" } else { "0" }));
-    let started = start();
-    set(&before);
-    started
 }
 
 /// Starts a runtime with enough blocking threads for the depth.

@@ -24,15 +24,6 @@ enum Flavour {
     MultiThread,
 }
 
-/// The way in which operations of the runtime's threads reach the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Submission {
-    /// Through rings that the threads of an ordinary runtime get.
-    Rings,
-    /// Through the engine's driver thread.
-    DriverThread,
-}
-
 /// The futures that await the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaiting {
@@ -48,7 +39,6 @@ pub(crate) struct OnTokio {
     name: &'static str,
     about: &'static str,
     flavour: Flavour,
-    submission: Submission,
     memory: Memory,
     awaiting: Awaiting,
 }
@@ -57,13 +47,12 @@ const ON_TOKIO: OnTokio = OnTokio {
     name: "annulus-tokio",
     about: "Annulus on Tokio (current_thread, a ring on its thread), a task per operation in flight",
     flavour: Flavour::CurrentThread,
-    submission: Submission::Rings,
     memory: Memory::Plain,
     awaiting: Awaiting::Tasks,
 };
 
 impl OnTokio {
-    pub(crate) fn variants() -> [OnTokio; 5] {
+    pub(crate) fn variants() -> [OnTokio; 4] {
         [
             ON_TOKIO,
             OnTokio {
@@ -83,12 +72,6 @@ impl OnTokio {
                 about: "Annulus in the body of `main` under Tokio (multi_thread, 2 workers): on the thread of block_on",
                 flavour: Flavour::MultiThread,
                 awaiting: Awaiting::Main,
-                ..ON_TOKIO
-            },
-            OnTokio {
-                name: "annulus-tokio-driver",
-                about: "annulus-tokio without rings: operations go to a driver thread",
-                submission: Submission::DriverThread,
                 ..ON_TOKIO
             },
         ]
@@ -162,8 +145,7 @@ impl<B: Bench> Variant<B> for OnTokio {
     }
 
     fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
-        let rings = self.submission != Submission::DriverThread;
-        let opened = Opened::new(job, None, Engine::builder().thread_rings(rings))?;
+        let opened = Opened::new(job, None, Engine::builder())?;
         opened.shows_calls(bench);
         match self.memory {
             Memory::Plain => self.run_with(job, bench, &opened, || buffer(job))?,
@@ -172,7 +154,7 @@ impl<B: Bench> Variant<B> for OnTokio {
                 self.run_with(job, bench, &opened, || arena_buffer(&arena))?;
             }
         }
-        Ok(opened.finished(job, 1, rings))
+        Ok(opened.finished(job, 1, true))
     }
 }
 

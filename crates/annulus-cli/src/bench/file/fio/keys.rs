@@ -6,7 +6,7 @@
 
 use super::options::{Engine, Hint, Kind, Options, SyncFlag};
 use super::parse::{Complaint, Entry, Section, shown};
-use super::unused_keys::{MISTAKEN, NO_EFFECT, REFUSED, is_switched_off};
+use super::unused_keys::{Group, MISTAKEN, NO_EFFECT, REFUSED, is_switched_off};
 use super::value::{self, Base};
 use crate::bench::file::verify::Verify;
 
@@ -266,8 +266,7 @@ fn apply(
         Some(value) => Some(expand(value, variable).map_err(|text| format!("`{name}`: {text}"))?),
         None => None,
     };
-    let has = |names: &[&str]| names.contains(&name);
-    if let Some(key) = USED.iter().find(|key| has(key.names)) {
+    if let Some(key) = USED.iter().find(|key| key.names.contains(&name)) {
         let raw = RawValue {
             text: expanded.as_deref(),
             base,
@@ -283,10 +282,11 @@ fn apply(
     if let Some((_, meant)) = MISTAKEN.iter().find(|(mistaken, _)| *mistaken == name) {
         return Ok(Some(format!("`{name}`: {meant}")));
     }
-    if let Some(group) = NO_EFFECT.iter().find(|group| has(group.names)) {
+    let has = |group: &&Group| group.names().any(|one| one == name);
+    if let Some(group) = NO_EFFECT.iter().find(has) {
         return Ok(Some(format!("`{name}` has no effect here: {}", group.why)));
     }
-    match REFUSED.iter().find(|group| has(group.names)) {
+    match REFUSED.iter().find(has) {
         Some(_) if is_switched_off(name, expanded.as_deref()) => Ok(None),
         Some(group) => Err(format!("`{name}` is not supported: {}", group.why)),
         None => Err(unknown(name)),
@@ -297,11 +297,8 @@ fn unknown(name: &str) -> String {
     if name.len() > NAME_BYTES_MAX {
         return format!("unknown key `{}`; it is longer than every key", shown(name));
     }
-    let used = USED.iter().flat_map(|key| key.names);
-    let other = NO_EFFECT
-        .iter()
-        .chain(REFUSED)
-        .flat_map(|group| group.names);
+    let used = USED.iter().flat_map(|key| key.names.iter().copied());
+    let other = NO_EFFECT.iter().chain(REFUSED).flat_map(Group::names);
     let nearest = used
         .chain(other)
         .map(|known| (strsim::damerau_levenshtein(known, name), known))

@@ -43,8 +43,8 @@ fn every_example_is_read_and_no_key_has_two_meanings() {
         }
     }
     let groups = NO_EFFECT.iter().chain(REFUSED);
-    names.extend(groups.flat_map(|group| group.names));
-    names.extend(MISTAKEN.iter().map(|(name, _)| name));
+    names.extend(groups.flat_map(|group| group.names()));
+    names.extend(MISTAKEN.iter().map(|(name, _)| *name));
     names.sort_unstable();
     let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
     assert!(twice.is_empty(), "{twice:?}");

@@ -1,12 +1,11 @@
 //! One blocking positional call (`pread` or `pwrite`), for the variants that make it on a thread.
 
-#![allow(unsafe_code)]
-
 use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::io::{ReadWriteFlags, pwritev2};
 
 use crate::{Job, Op};
 
@@ -62,23 +61,9 @@ fn call(file: &File, op: &Op, bytes: &mut [u8], durable: bool) -> io::Result<usi
     }
 }
 
-fn write_durably(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-    let part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: the single vector describes `bytes`, which is borrowed for the length of the call. The descriptor is open
-    // because `file` is.
-    let count = unsafe {
-        libc::pwritev2(
-            file.as_raw_fd(),
-            &raw const part,
-            1,
-            offset as libc::off_t,
-            libc::RWF_DSYNC,
-        )
-    };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+fn write_durably(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    let part = [IoSlice::new(bytes)];
+    Ok(pwritev2(file, &part, offset, ReadWriteFlags::DSYNC)?)
 }
 
 #[cfg(test)]

@@ -18,9 +18,7 @@ const WINDOW_BYTES: u64 = 1 << 30;
 /// Returns the number of bytes of `file` between `offset` and `offset + len` that are in the page cache, in whole
 /// pages.
 pub fn resident_bytes(file: &File, offset: u64, len: u64) -> io::Result<u64> {
-    // SAFETY: `sysconf` with a valid name only reads a constant.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let page = u64::try_from(page).map_err(|_| io::Error::last_os_error())?;
+    let page = rustix::param::page_size() as u64;
     let (mut at, end) = (offset - offset % page, offset + len);
     let mut resident = 0;
     while at < end {

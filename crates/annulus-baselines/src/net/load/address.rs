@@ -1,13 +1,13 @@
 //! The server's address: TCP or a Unix socket, as text and as the kernel's structure.
 
-#![allow(unsafe_code)]
-
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use socket2::SockAddr;
 
 /// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +52,9 @@ impl Target {
     }
 
     /// Returns the address for `connect`. [`Target::parse`] has refused addresses that the kernel cannot represent.
-    pub(super) fn for_kernel(&self) -> io::Result<KernelAddress> {
+    pub(super) fn for_kernel(&self) -> io::Result<SockAddr> {
         match self {
-            Target::Tcp(address) => Ok(KernelAddress::tcp(*address)),
+            Target::Tcp(address) => Ok(SockAddr::from(*address)),
             Target::Unix(path) => unix(path).map_err(io::Error::other),
         }
     }
@@ -69,76 +69,13 @@ impl fmt::Display for Target {
     }
 }
 
-/// A `sockaddr` of any family.
-pub(super) struct KernelAddress {
-    storage: libc::sockaddr_storage,
-    pub(super) len: libc::socklen_t,
-}
-
-impl KernelAddress {
-    pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
-        (&raw const self.storage).cast()
-    }
-
-    pub(super) fn family(&self) -> i32 {
-        i32::from(self.storage.ss_family)
-    }
-
-    pub(super) fn tcp(address: SocketAddr) -> KernelAddress {
-        match address {
-            SocketAddr::V4(v4) => KernelAddress::from(libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                },
-                sin_zero: [0; 8],
-            }),
-            SocketAddr::V6(v6) => KernelAddress::from(libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
-                sin6_scope_id: v6.scope_id(),
-            }),
-        }
-    }
-
-    fn from<T: Copy>(address: T) -> KernelAddress {
-        // SAFETY: all zeroes is valid for this plain struct.
-        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        assert!(
-            size_of::<T>() <= size_of_val(&storage),
-            "a storage has room for any address"
-        );
-        // SAFETY: the storage is at least as large as `T` (asserted) and aligned for any address. The addresses passed
-        // here are plain data.
-        unsafe { (&raw mut storage).cast::<T>().write(address) };
-        KernelAddress {
-            storage,
-            len: size_of::<T>() as libc::socklen_t,
-        }
-    }
-}
-
-fn unix(path: &std::path::Path) -> Result<KernelAddress, String> {
-    // SAFETY: all zeroes is valid for this plain struct.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+/// Returns the address of a Unix socket.
+fn unix(path: &Path) -> Result<SockAddr, String> {
     let bytes = path.as_os_str().as_bytes();
-    // The path ends with a zero byte.
-    if bytes.is_empty() || bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
-        return Err(format!(
-            "a socket's path has from 1 to {} bytes and no zero",
-            address.sun_path.len() - 1
-        ));
-    }
-    for (target, &byte) in address.sun_path.iter_mut().zip(bytes) {
-        *target = byte as libc::c_char;
-    }
-    Ok(KernelAddress::from(address))
+    // The path ends with a zero byte, and begins with none.
+    let is_path = !bytes.is_empty() && !bytes.contains(&0);
+    let address = is_path.then(|| SockAddr::unix(path).ok()).flatten();
+    address.ok_or_else(|| "a socket's path has from 1 to 107 bytes and no zero".into())
 }
 
 #[cfg(test)]

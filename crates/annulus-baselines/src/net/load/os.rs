@@ -3,96 +3,85 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::address::KernelAddress;
+use rustix::net::Shutdown;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use rustix::time::{ClockId, clock_gettime};
+use socket2::{Domain, Socket, Type};
+
 use crate::Failure;
 use crate::forbidden::rings_allowed;
 
 /// The maximum delay of a wait. The default of 50 µs would distort a fixed rate.
-const TIMER_SLACK_NS: libc::c_ulong = 1000;
+const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1000);
 
 /// Opens a non-blocking stream socket, bound to `source` if given.
-pub(super) fn socket(family: i32, source: Option<Ipv4Addr>) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no memory is passed.
-    let fd = checked(unsafe { libc::socket(family, kind, 0) })?;
-    // SAFETY: the call has just created this descriptor, and no other code owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    if family != libc::AF_UNIX {
-        switch_on(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+pub(super) fn socket(domain: Domain, source: Option<Ipv4Addr>) -> io::Result<OwnedFd> {
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), None)?;
+    if domain != Domain::UNIX {
+        socket.set_tcp_nodelay(true)?;
     }
     if let Some(source) = source {
-        // Choosing the port at connect makes all ports available for each pair of source and destination.
-        switch_on(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
-        let address = KernelAddress::tcp(SocketAddr::V4(SocketAddrV4::new(source, 0)));
-        // SAFETY: the address is a whole `sockaddr` that lives for the length of the call.
-        checked(unsafe { libc::bind(fd, address.as_ptr(), address.len) })?;
+        choose_port_at_connect(&socket)?;
+        socket.bind(&SocketAddrV4::new(source, 0).into())?;
     }
-    Ok(socket)
+    Ok(socket.into())
 }
 
-fn switch_on(fd: RawFd, level: i32, option: i32) -> io::Result<()> {
+/// Makes all ports available for each pair of source and destination.
+fn choose_port_at_connect(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = size_of_val(&on) as libc::socklen_t;
+    let (fd, option) = (socket.as_raw_fd(), libc::IP_BIND_ADDRESS_NO_PORT);
     // SAFETY: the option's value is an `int` that lives for the length of the call.
-    checked(unsafe { libc::setsockopt(fd, level, option, (&raw const on).cast(), len) }).map(drop)
+    match unsafe { libc::setsockopt(fd, libc::IPPROTO_IP, option, (&raw const on).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Shuts both directions down, which completes a pending receive of the ring.
 pub(super) fn shutdown(socket: &OwnedFd) {
-    // SAFETY: no memory is passed. An error means that the connection is already closed.
-    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    // An error means that the connection is already closed.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
 /// Pins the calling thread to a processor.
 pub(super) fn pin(cpu: usize) -> io::Result<()> {
-    // SAFETY: all zeroes is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
+    if cpu >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the number is below the size of the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set lives for the length of the call.
-    checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }).map(drop)
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Makes timers of the calling thread as exact as possible.
 pub(super) fn exact_timers() {
-    // SAFETY: no memory is passed. If the call fails, a fixed rate is slightly less even.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
+    // If this fails, a fixed rate is slightly less even.
+    let _ = set_current_timer_slack(TIMER_SLACK_NS);
 }
 
 /// Returns the CPU time of the calling thread.
 pub(super) fn thread_cpu_ns() -> u64 {
-    let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the call writes one `timespec` to memory for one.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) };
-    // SAFETY: the memory is zeroed, which is valid for this plain struct, or written by the kernel.
-    let time = unsafe { time.assume_init() };
+    let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Raises the soft limit of open files to the hard limit, and returns the limit.
 pub fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
     };
-    // SAFETY: the struct lives for the length of the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return 0;
-    }
-    let soft = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `limit` is a local value that outlives the call. If the call fails, the old limit stays.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
-        0 => limit.rlim_max,
-        _ => soft,
-    }
+    // If this fails, the old limit stays.
+    let now = setrlimit(Resource::Nofile, most).map_or(limit.current, |()| most.current);
+    now.unwrap_or(u64::MAX)
 }
 
 /// Returns the failure if the kernel refuses a ring for the generator.
@@ -116,11 +105,4 @@ pub(super) fn ring_failure(error: &io::Error) -> Failure {
         _ => return Failure::failed("io_uring_setup", error),
     };
     Failure::Unavailable(format!("io_uring_setup: {error}; {hint}"))
-}
-
-fn checked(code: i32) -> io::Result<i32> {
-    match code {
-        -1 => Err(io::Error::last_os_error()),
-        code => Ok(code),
-    }
 }

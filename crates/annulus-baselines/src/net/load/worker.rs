@@ -23,9 +23,10 @@ use std::time::Duration;
 
 use io_uring::{cqueue, opcode, squeue, types};
 use memmap2::{MmapMut, MmapRaw};
+use socket2::SockAddr;
 
 use self::phases::Mark;
-use super::address::{KernelAddress, Target};
+use super::address::Target;
 use super::conn::{Conn, State, What, same_generation, token, untoken};
 use super::os;
 use super::plan::{Pace, Plan};
@@ -60,7 +61,7 @@ struct Worker<'r, 'p, P: Protocol> {
     channel: Channel<'r>,
     received: ManuallyDrop<Received>,
     sends: ManuallyDrop<MmapRaw>,
-    address: &'p KernelAddress,
+    address: &'p SockAddr,
     plan: &'p Plan,
     shared: &'p Shared<'p>,
     thread: usize,
@@ -149,7 +150,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
         thread: usize,
         protocol: P,
         channel: Channel<'r>,
-        address: &'p KernelAddress,
+        address: &'p SockAddr,
     ) -> io::Result<Self> {
         let count = (thread..plan.connections).step_by(plan.threads).count();
         let template = protocol.template();

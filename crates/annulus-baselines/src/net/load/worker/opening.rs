@@ -50,7 +50,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
 
     pub(super) fn open(&mut self, conn_index: u32) -> io::Result<()> {
         let source = self.source(conn_index);
-        let socket = match os::socket(self.address.family(), source) {
+        let socket = match os::socket(self.address.domain(), source) {
             Ok(socket) => socket,
             Err(error) => match error.raw_os_error() {
                 Some(errno @ (libc::EADDRNOTAVAIL | libc::EADDRINUSE)) => {
@@ -65,7 +65,7 @@ impl<P: Protocol> Worker<'_, '_, P> {
         conn.state = State::Connecting;
         conn.since_ns = self.now_ns;
         self.opening += 1;
-        let entry = opcode::Connect::new(fd, self.address.as_ptr(), self.address.len)
+        let entry = opcode::Connect::new(fd, self.address.as_ptr().cast(), self.address.len())
             .build()
             .user_data(token(What::Connect, conn_index, conn.generation));
         // SAFETY: the address outlives the worker, and the worker's end cancels the operations in flight.

@@ -6,6 +6,7 @@
 pub mod epoll_echo;
 mod listening;
 pub mod load;
+mod provided;
 pub mod ring_echo;
 pub mod tokio_echo;
 pub mod tokio_http;

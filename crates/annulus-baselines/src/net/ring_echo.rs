@@ -11,25 +11,23 @@
 //!
 //! # Safety
 //!
-//! The kernel writes into free buffers and reads from buffers that are being sent. The buffers and their ring are
-//! mapped once and never unmapped, so they outlive the ring even if `serve` returns an error. A buffer belongs to the
-//! kernel from `give_back` until a completion names it, and this code never reads its bytes.
+//! The kernel writes into free buffers and reads from buffers that are being sent. The buffers are never unmapped, so
+//! they outlive the ring even if `serve` returns an error. This code never reads their bytes.
 
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU16, Ordering};
 
-use io_uring::types::{BufRingEntry, Fd};
+use io_uring::types::Fd;
 use io_uring::{Builder, IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue};
-use memmap2::{MmapMut, MmapRaw};
 
 use super::listening::{about, accept_failed, without_delay};
+use super::provided::{GROUP, Provided};
 use crate::forbidden::rings_allowed;
 
 /// The number of entries of the two queues.
@@ -38,8 +36,6 @@ const COMPLETIONS: u32 = 512;
 /// A small number of small buffers, so that they stay in the cache; a power of two.
 const BUFFERS: u16 = 128;
 const BUFFER_BYTES: usize = 4096;
-/// The only buffer group.
-const GROUP: u16 = 0;
 /// The end of a queue of buffers.
 const NONE: u16 = u16::MAX;
 
@@ -158,7 +154,6 @@ impl Connection {
 impl Server<'_> {
     /// Submits the pushed entries and waits for `want` completions.
     fn enter(&mut self, want: usize) -> io::Result<()> {
-        self.buffers.publish();
         self.sq.sync();
         let entered = self.submitter.submit_and_wait(want);
         self.sq.sync();
@@ -352,12 +347,10 @@ impl Server<'_> {
     }
 }
 
-/// The buffers that all connections receive into, and the buffer ring that passes them to the kernel.
+/// The buffers that all connections receive into.
 struct Buffers {
-    entries: *mut BufRingEntry,
-    memory: *mut u8,
-    /// One past the last written entry. The kernel sees it only after `publish`.
-    tail: u16,
+    /// Never unmapped: the kernel may use them for a moment after the ring is closed.
+    provided: ManuallyDrop<Provided>,
     /// The number of buffers in the ring, according to the completions so far.
     free: usize,
     filled: Vec<Filled>,
@@ -373,44 +366,17 @@ struct Filled {
 
 impl Buffers {
     fn new(ring: &IoUring) -> io::Result<Buffers> {
-        let entries = usize::from(BUFFERS) * size_of::<BufRingEntry>();
-        let map = |bytes| {
-            MmapMut::map_anon(bytes)
-                .map_err(|error| about(&format!("mapping {bytes} bytes for buffers"), &error))
+        let provided = Provided::new(&ring.submitter(), BUFFERS, BUFFER_BYTES)
+            .map_err(|error| about("registering buffers (from Linux 5.19)", &error))?;
+        let unused = Filled {
+            bytes: 0,
+            next: NONE,
         };
-        let table = MmapRaw::from(map(entries)?);
-        let memory = MmapRaw::from(map(usize::from(BUFFERS) * BUFFER_BYTES)?);
-        let mut buffers = Buffers {
-            entries: table.as_mut_ptr().cast(),
-            memory: memory.as_mut_ptr(),
-            tail: 0,
-            free: 0,
-            filled: vec![
-                Filled {
-                    bytes: 0,
-                    next: NONE
-                };
-                usize::from(BUFFERS)
-            ],
-        };
-        // Never unmapped: the kernel may use both for a moment after the ring is closed.
-        mem::forget((table, memory));
-        let at = buffers.entries as u64;
-        // SAFETY: `at` is a page-aligned map of `BUFFERS` entries that is never unmapped.
-        unsafe {
-            ring.submitter()
-                .register_buf_ring_with_flags(at, BUFFERS, GROUP, 0)
-        }
-        .map_err(|error| about("registering buffers (from Linux 5.19)", &error))?;
-        for buffer in 0..BUFFERS {
-            buffers.give_back(buffer);
-        }
-        buffers.publish();
-        Ok(buffers)
-    }
-
-    fn start(&self, buffer: u16) -> *mut u8 {
-        self.memory.wrapping_add(usize::from(buffer) * BUFFER_BYTES)
+        Ok(Buffers {
+            provided: ManuallyDrop::new(provided),
+            free: usize::from(BUFFERS),
+            filled: vec![unused; usize::from(BUFFERS)],
+        })
     }
 
     fn fill(&mut self, buffer: u16, bytes: u32) {
@@ -428,27 +394,13 @@ impl Buffers {
     /// Returns the rest of a buffer after `sent` bytes.
     fn rest(&self, buffer: u16, sent: u32) -> (*const u8, u32) {
         let bytes = self.filled[usize::from(buffer)].bytes;
-        (self.start(buffer).wrapping_add(sent as usize), bytes - sent)
+        let start = self.provided.start(buffer);
+        (start.wrapping_add(sent as usize), bytes - sent)
     }
 
-    /// Gives a buffer back to the kernel, which may fill it after the next `publish`.
+    /// Gives a buffer back to the kernel.
     fn give_back(&mut self, buffer: u16) {
-        let at = usize::from(self.tail & (BUFFERS - 1));
-        // SAFETY: the entry lies inside the map. The kernel reads only entries before the published tail, and the ring
-        // never holds more entries than there are buffers. So only this thread uses this entry.
-        let entry = unsafe { &mut *self.entries.wrapping_add(at) };
-        entry.set_addr(self.start(buffer) as u64);
-        entry.set_len(BUFFER_BYTES as u32);
-        entry.set_bid(buffer);
-        self.tail = self.tail.wrapping_add(1);
+        self.provided.give_back(buffer);
         self.free += 1;
-    }
-
-    fn publish(&self) {
-        // SAFETY: `entries` is the first entry of the map, which contains the tail.
-        let tail = unsafe { BufRingEntry::tail(self.entries) };
-        // SAFETY: the tail is aligned, never unmapped, and written by this thread only.
-        let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
     }
 }

@@ -3,24 +3,21 @@
 //! # Safety
 //!
 //! Memory that entries point to outlives their operations. The worker keeps the send memory, the address, and the
-//! receive buffers in [`Received`] until [`Channel::end`] has cancelled all operations in flight.
+//! receive buffers in [`Provided`](crate::net::provided::Provided) until [`Channel::end`] has cancelled all operations
+//! in flight.
 
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use io_uring::types::{BufRingEntry, CancelBuilder, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue, squeue};
-use memmap2::{MmapMut, MmapRaw};
 
 /// The size of the submission queue. A full queue is submitted early.
 pub(super) const SUBMISSIONS: u32 = 256;
 /// The size of the completion queue: several batches.
 const COMPLETIONS: u32 = 4096;
-/// The only buffer group.
-pub(super) const GROUP: u16 = 0;
 /// The time limit for cancelling all operations at the end.
 const END: Timespec = Timespec::new().sec(5);
 
@@ -44,7 +41,7 @@ pub(super) struct Completion {
 
 /// The ring's submitter and queues.
 pub(super) struct Channel<'r> {
-    submitter: Submitter<'r>,
+    pub(super) submitter: Submitter<'r>,
     submissions: SubmissionQueue<'r>,
     completions: CompletionQueue<'r>,
     /// The number of `io_uring_enter` calls.
@@ -138,79 +135,5 @@ fn tolerable(result: io::Result<usize>) -> io::Result<()> {
             Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY) => Ok(()),
             _ => Err(error),
         },
-    }
-}
-
-/// The receive buffers, and the ring that provides them to the kernel.
-pub(super) struct Received {
-    entries: MmapRaw,
-    memory: MmapRaw,
-    buffer_bytes: usize,
-    count: u16,
-    tail: u16,
-}
-
-impl Received {
-    /// Creates `count` buffers, a power of two, and registers them with the channel's ring.
-    pub(super) fn new(
-        channel: &Channel<'_>,
-        count: u16,
-        buffer_bytes: usize,
-    ) -> io::Result<Received> {
-        let entries = MmapMut::map_anon(usize::from(count) * size_of::<BufRingEntry>())?;
-        let memory = MmapMut::map_anon(usize::from(count) * buffer_bytes)?;
-        let mut received = Received {
-            entries: MmapRaw::from(entries),
-            memory: MmapRaw::from(memory),
-            buffer_bytes,
-            count,
-            tail: 0,
-        };
-        let address = received.entries.as_mut_ptr() as u64;
-        // SAFETY: the map begins at a page and has room for `count` entries. It is unmapped after the ring has ended
-        // (see the header).
-        unsafe {
-            (channel.submitter).register_buf_ring_with_flags(address, count, GROUP, 0)?;
-        }
-        for buffer in 0..count {
-            received.give_back(buffer);
-        }
-        Ok(received)
-    }
-
-    pub(super) fn count(&self) -> u16 {
-        self.count
-    }
-
-    /// Returns the first `len` bytes of a buffer that a completion named.
-    #[inline]
-    pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
-        assert!(
-            buffer < self.count && len <= self.buffer_bytes,
-            "a completion names a buffer of the group"
-        );
-        let start = usize::from(buffer) * self.buffer_bytes;
-        // SAFETY: the range is within the map (asserted). The completion passed the buffer to this thread, and the
-        // kernel gets it back only in `give_back`, which needs `&mut self`.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), len) }
-    }
-
-    /// Provides a buffer to the kernel.
-    #[inline]
-    pub(super) fn give_back(&mut self, buffer: u16) {
-        let base = self.entries.as_mut_ptr().cast::<BufRingEntry>();
-        let index = usize::from(self.tail & (self.count - 1));
-        let start = usize::from(buffer) * self.buffer_bytes;
-        // SAFETY: the slot is within the map and past the tail, which the kernel does not read. The map is zeroed,
-        // which is valid for an entry. The tail is a field of the first entry.
-        unsafe {
-            let entry = &mut *base.add(index);
-            entry.set_addr(self.memory.as_mut_ptr().add(start) as u64);
-            entry.set_len(self.buffer_bytes as u32);
-            entry.set_bid(buffer);
-            self.tail = self.tail.wrapping_add(1);
-            let tail = BufRingEntry::tail(base).cast::<AtomicU16>();
-            (*tail).store(self.tail, Ordering::Release);
-        }
     }
 }

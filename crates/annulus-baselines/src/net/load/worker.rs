@@ -32,11 +32,12 @@ use super::os;
 use super::plan::{Pace, Plan};
 use super::protocol::Protocol;
 use super::requests::{Parsed, Requests};
-use super::ring::{Channel, Completion, GROUP, Received, SUBMISSIONS, build};
+use super::ring::{Channel, Completion, SUBMISSIONS, build};
 use super::run::{Phase, Shared};
 use super::schedule::Schedule;
 use super::tally::{Kind, Outcome};
 use crate::Failure;
+use crate::net::provided::{GROUP, Provided};
 
 /// The maximum number of concurrent connects: fewer than the backlog of any server.
 const OPENING_MAX: usize = 64;
@@ -59,7 +60,7 @@ const SOURCES: u32 = 250;
 
 struct Worker<'r, 'p, P: Protocol> {
     channel: Channel<'r>,
-    received: ManuallyDrop<Received>,
+    received: ManuallyDrop<Provided>,
     sends: ManuallyDrop<MmapRaw>,
     address: &'p SockAddr,
     plan: &'p Plan,
@@ -164,7 +165,7 @@ impl<'r, 'p, P: Protocol> Worker<'r, 'p, P> {
             .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
             .next_power_of_two();
         let buffers = BUFFERS.min(BUFFERS_BYTES / buffer_bytes);
-        let received = Received::new(&channel, buffers as u16, buffer_bytes)?;
+        let received = Provided::new(&channel.submitter, buffers as u16, buffer_bytes)?;
         let paced = plan.pace != Pace::Closed;
         Ok(Worker {
             received: ManuallyDrop::new(received),

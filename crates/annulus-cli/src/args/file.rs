@@ -65,7 +65,7 @@ Exit code:
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MORE_OPTIONS, after_long_help = FILE_HELP, next_help_heading = "Load")]
-#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "flamegraph"]))]
 pub(crate) struct FileArgs {
     /// File or device to read, or directory for a test file [default: .]
     #[arg(help_heading = None)]

@@ -208,7 +208,7 @@ pub(crate) enum MemcachedName {
 /// The options that all protocols have.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Load")]
-#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap"]))]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "flamegraph"]))]
 pub(crate) struct LoadArgs {
     /// Running server; without it, servers are started and compared
     ///

@@ -55,13 +55,14 @@ impl Lines {
         out.write_all(bracket)
     }
 
-    fn element(&mut self, out: &mut (impl Write + ?Sized), first: bool) -> Result<()> {
+    /// Begins an element. Only names of objects follow a space, because a timeline has long lists of numbers.
+    fn element(&self, out: &mut (impl Write + ?Sized), first: bool, named: bool) -> Result<()> {
         if !first {
             out.write_all(b",")?;
         }
         match self.depth <= BROKEN_DEPTH {
             true => self.new_line(out),
-            false if first => Ok(()),
+            false if first || !named => Ok(()),
             false => out.write_all(b" "),
         }
     }
@@ -90,7 +91,7 @@ impl Formatter for Lines {
     }
 
     fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> Result<()> {
-        self.element(out, first)
+        self.element(out, first, false)
     }
 
     fn end_array_value<W: ?Sized + Write>(&mut self, _out: &mut W) -> Result<()> {
@@ -107,7 +108,7 @@ impl Formatter for Lines {
     }
 
     fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> Result<()> {
-        self.element(out, first)
+        self.element(out, first, true)
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> Result<()> {
@@ -146,7 +147,7 @@ mod tests {
         });
         assert_eq!(
             written(&report, Digits::Six),
-            "{\n \"notes\": [],\n \"runs\": [\n  {\"ops\": 1234567, \"us\": [30.3515, 0.5]},\n  \
+            "{\n \"notes\": [],\n \"runs\": [\n  {\"ops\": 1234567, \"us\": [30.3515,0.5]},\n  \
              {\"ops\": 2, \"us\": []}\n ]\n}"
         );
         let all = written(&report, Digits::All);

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::fault::Fault;
 use crate::proc_files;
 
 /// The machine, the file system and the disk.
@@ -118,6 +120,15 @@ fn mitigations(folder: &Path) -> Vec<String> {
         .collect();
     states.sort();
     states
+}
+
+/// Returns the processors that this process may use.
+pub(crate) fn allowed_processors() -> Result<Vec<usize>, Fault> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| Fault::failed(format!("asking for our processors: {error}")))?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect())
 }
 
 /// Raises the limit of open files to the hard limit, for loads with many files or a handle per task.

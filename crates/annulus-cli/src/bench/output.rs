@@ -9,6 +9,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use super::layout::{self, Digits};
+use super::timeline::Timeline;
 use crate::fault::Fault;
 use crate::signals::Removal;
 
@@ -44,8 +45,8 @@ impl Header {
 
 /// A report whose runs may have timelines.
 pub(crate) trait Figures: Clone + Serialize {
-    /// Returns the report without its timelines.
-    fn without_timelines(&self) -> Self;
+    /// Returns the timelines of all runs.
+    fn timelines(&mut self) -> impl Iterator<Item = &mut Option<Timeline>>;
 }
 
 /// The file to write. Everything that can be refused is refused before the measurement.
@@ -106,7 +107,9 @@ impl Destination {
         if timelines {
             return self.write_lines(report, Digits::All);
         }
-        self.write_lines(&report.without_timelines(), Digits::Six)
+        let mut report = report.clone();
+        report.timelines().for_each(|timeline| *timeline = None);
+        self.write_lines(&report, Digits::Six)
     }
 
     /// Writes a report without timelines, one line per run.
@@ -141,9 +144,7 @@ impl Destination {
                 _ => "",
             };
             let (option, shown) = (self.option, self.path.display());
-            Fault::failed(format!(
-                "writing {option} {shown}: {error}{hint}; the results are in the table only"
-            ))
+            Fault::failed(format!("writing {option} {shown}: {error}{hint}"))
         })
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus_baselines::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// The number of the slice that begins at the end of the measured time.
 const END: usize = SLICES_MAX as usize;
@@ -203,16 +203,6 @@ impl LatencyCounts {
     }
 }
 
-/// Serializes a timeline on one line, also in pretty-printed JSON.
-pub(crate) fn on_one_line<S: Serializer>(
-    timeline: &Option<Timeline>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    let text = serde_json::to_string(timeline).map_err(serde::ser::Error::custom)?;
-    let raw = serde_json::value::RawValue::from_string(text).map_err(serde::ser::Error::custom)?;
-    raw.serialize(serializer)
-}
-
 /// Call counts of a variant that makes calls outside the workers' threads. The first worker that enters a slice reads
 /// the count.
 #[derive(Default)]
@@ -330,18 +320,8 @@ mod tests {
         assert_eq!(timeline.latency_counts().count(), 400);
         let p50 = timeline.latency_counts().quantile_ns(0.5).unwrap();
         assert!((1_200..1_300).contains(&p50), "{p50}");
-        #[derive(Serialize)]
-        struct Wrapper {
-            #[serde(serialize_with = "on_one_line")]
-            timeline: Option<Timeline>,
-        }
-        let wrapper = Wrapper {
-            timeline: Some(timeline.clone()),
-        };
-        let text = serde_json::to_string_pretty(&wrapper).unwrap();
-        assert_eq!(text.lines().count(), 3, "{text}");
-        let back: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let back: Timeline = serde_json::from_value(back["timeline"].clone()).unwrap();
+        let text = serde_json::to_string(&timeline).unwrap();
+        let back: Timeline = serde_json::from_str(&text).unwrap();
         assert_eq!(back, timeline);
     }
 

@@ -1,6 +1,6 @@
 //! The contents of a report on `bench file`.
 
-use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
+use super::model::{Comparison, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::file::json::{Report, Run, Sample};
 use crate::bench::file::stats::Row;
 use crate::bench::file::table::{Column, OF_DEPTH, cells, remarks_on};
@@ -38,28 +38,9 @@ impl Comparison {
             latency: "from the submission of an operation to its completion",
             unit: "ops",
             no_calls: None,
-            json: embedded(report, budget_bytes)?,
+            json: embed(report, budget_bytes)?,
         })
     }
-}
-
-fn embedded(report: &Report, budget_bytes: usize) -> serde_json::Result<Embedded> {
-    embed(budget_bytes, |slices| {
-        let Some(slices) = slices else {
-            return serde_json::to_string(report);
-        };
-        let mut smaller = report.clone();
-        for run in &mut smaller.runs {
-            let Some(sample) = run.outcome.any_sample_mut() else {
-                continue;
-            };
-            sample.timeline = sample
-                .timeline
-                .take()
-                .map(|timeline| timeline.coarser(slices));
-        }
-        serde_json::to_string(&smaller)
-    })
 }
 
 fn load_facts(report: &Report) -> Vec<(&'static str, String)> {

@@ -105,43 +105,34 @@ impl Pictures {
 
     /// Makes them from a comparison of `bench file`.
     pub(crate) fn of_files(&self, report: &FileReport) -> Result<(), Fault> {
-        self.draw(|| {
-            Ok(vec![
-                Comparison::of_files(report, JSON_BYTES_MAX).map_err(unwritable)?,
-            ])
-        })
+        self.draw_one(|| Comparison::of_files(report, JSON_BYTES_MAX))
     }
 
     /// Makes them from a comparison of `bench net`.
     pub(crate) fn of_network(&self, report: &NetReport) -> Result<(), Fault> {
-        self.draw(|| {
-            Ok(vec![
-                Comparison::of_network(report, JSON_BYTES_MAX).map_err(unwritable)?,
-            ])
-        })
+        self.draw_one(|| Comparison::of_network(report, JSON_BYTES_MAX))
     }
 
     /// Makes them from the runs of a job file. `checks` is the line on the checks of the data.
     pub(crate) fn of_job(&self, report: &JobReport, checks: &str) -> Result<(), Fault> {
-        self.draw(|| {
-            Ok(vec![
-                Comparison::of_job(report, checks).map_err(unwritable)?,
-            ])
-        })
+        self.draw_one(|| Comparison::of_job(report, checks))
     }
 
-    fn draw(
+    fn draw_one(
         &self,
-        comparisons: impl FnOnce() -> Result<Vec<Comparison>, Fault>,
+        comparison: impl FnOnce() -> serde_json::Result<Comparison>,
     ) -> Result<(), Fault> {
-        if self.page.is_none() && self.maps.is_none() {
-            return Ok(());
+        match self.page.is_some() || self.maps.is_some() {
+            true => self.draw(&[comparison().map_err(unwritable)?]),
+            false => Ok(()),
         }
-        let comparisons = comparisons()?;
-        let scale = scale(&comparisons);
+    }
+
+    fn draw(&self, comparisons: &[Comparison]) -> Result<(), Fault> {
+        let scale = scale(comparisons);
         #[cfg(feature = "images")]
         if let Some(page) = &self.page {
-            page.write_text(&page::page(&comparisons, scale.as_ref()))?;
+            page.write_text(&page::page(comparisons, scale.as_ref()))?;
         }
         match (&self.maps, &scale) {
             (None, _) => Ok(()),
@@ -223,9 +214,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
             "one JSON file is from bench file and the other from bench net; give two of the same kind",
         ));
     }
-    pictures
-        .draw(|| Ok(comparisons))
-        .map(|()| ExitCode::SUCCESS)
+    pictures.draw(&comparisons).map(|()| ExitCode::SUCCESS)
 }
 
 /// Reads a JSON file of `bench file` or `bench net`.

@@ -2,7 +2,7 @@
 
 use annulus_baselines::slices::SLICES_MAX;
 
-use crate::bench::output::Header;
+use crate::bench::output::{Figures, Header};
 use crate::bench::spread::Spread;
 use crate::bench::timeline::Timeline;
 
@@ -123,23 +123,21 @@ impl Group {
 }
 
 /// Formats a report as JSON, with fewer slices per timeline if it exceeds the budget.
-pub(crate) fn embed(
-    budget_bytes: usize,
-    text: impl Fn(Option<usize>) -> serde_json::Result<String>,
-) -> serde_json::Result<Embedded> {
-    let mut slices = None;
+pub(crate) fn embed(report: &impl Figures, budget_bytes: usize) -> serde_json::Result<Embedded> {
+    let (mut text, mut slices) = (serde_json::to_string(report)?, None);
     loop {
-        let whole = text(slices)?;
         // Half the slices are about half the bytes; a run has no more than SLICES_MAX.
-        let halvings = (whole.len() / budget_bytes.max(1)).checked_ilog2();
+        let halvings = (text.len() / budget_bytes.max(1)).checked_ilog2();
         let next = slices.unwrap_or(SLICES_MAX as usize) >> (halvings.unwrap_or(0) + 1);
-        if whole.len() <= budget_bytes || next == 0 {
-            return Ok(Embedded {
-                text: whole,
-                slices,
-            });
+        if text.len() <= budget_bytes || next == 0 {
+            return Ok(Embedded { text, slices });
         }
         slices = Some(next);
+        let mut smaller = report.clone();
+        for timeline in smaller.timelines().flatten() {
+            *timeline = timeline.coarser(next);
+        }
+        text = serde_json::to_string(&smaller)?;
     }
 }
 

@@ -1,25 +1,9 @@
 //! The contents of a report on `bench net`.
 
 use super::files::machine_facts;
-use super::model::{Comparison, Embedded, Group, Repeat, VariantRuns, bytes, embed};
+use super::model::{Comparison, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::net::json::{Report, Row};
 use crate::bench::net::table;
-
-/// The meaning of each column of the table.
-const MEANINGS: [&str; 12] = [
-    "the server",
-    "responses per second; median over the repeats, and the extremes",
-    "speed over that of the server named there in the same repeat, with the extremes",
-    "half of the operations took at most N µs",
-    "99 of 100 took at most N µs",
-    "999 of 1,000 took at most N µs",
-    "the longest latency, µs",
-    "processor time of the client's busiest thread; near 100 % the client is the limit",
-    "processors that the server used",
-    "processor time of the server per request, µs",
-    "system calls of the server per request, counted after the measured time",
-    "context switches of the server per 1,000 requests: voluntary and involuntary",
-];
 
 impl Comparison {
     /// Prepares the report on a comparison of `bench net`.
@@ -50,29 +34,9 @@ impl Comparison {
             no_calls: Some(
                 "The client cannot observe when the server enters the kernel; the table has the sum.",
             ),
-            json: embedded(report, budget_bytes)?,
+            json: embed(report, budget_bytes)?,
         })
     }
-}
-
-fn embedded(report: &Report, budget_bytes: usize) -> serde_json::Result<Embedded> {
-    embed(budget_bytes, |slices| {
-        let Some(slices) = slices else {
-            return serde_json::to_string(report);
-        };
-        let mut smaller = report.clone();
-        for sample in smaller
-            .runs
-            .iter_mut()
-            .filter_map(|run| run.sample.as_mut())
-        {
-            sample.timeline = sample
-                .timeline
-                .take()
-                .map(|timeline| timeline.coarser(slices));
-        }
-        serde_json::to_string(&smaller)
-    })
 }
 
 fn checks(report: &Report) -> String {
@@ -149,9 +113,7 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
     let length = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
     Group {
         title: format!("{connections} connections{length}"),
-        headings: (table::headings(&load.protocol).into_iter())
-            .zip(MEANINGS)
-            .collect(),
+        headings: table::headings(&load.protocol).into(),
         rows: rows
             .iter()
             .filter_map(|row| Some(table::cells(row)?.to_vec()))

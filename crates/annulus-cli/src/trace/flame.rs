@@ -5,7 +5,7 @@
 //! no frame pointers. perf writes its recording to an unnamed temporary file.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,8 +18,10 @@ use inferno::flamegraph::{self, Palette};
 
 use super::tracer::Tracer;
 use super::{is_installed, labelled};
+use crate::bench::output::Destination;
 use crate::fault::Fault;
 
+const OPTION: &str = "--flamegraph";
 /// Samples per second and processor. A prime number, so that samples do not fall in step with a program's timers.
 const HERTZ: &str = "499";
 /// The unwinding method and the bytes of stack per sample. With half as many bytes, three quarters of a Tokio variant's
@@ -49,42 +51,26 @@ pub(crate) struct Drawn {
 
 impl Graphs {
     pub(super) fn new(path: &Path, replace: bool) -> Result<Graphs, Fault> {
-        if let Some(fault) = Fault::without_images("--flamegraph") {
+        if let Some(fault) = Fault::without_images(OPTION) {
             return Err(fault);
+        }
+        // Several graphs get other names in the same folder.
+        Destination::of(OPTION, path, true)?;
+        let shown = path.display();
+        if !is_installed("perf") {
+            return Err(Fault::usage(format!(
+                "{OPTION} {shown}: perf is not installed (Debian: apt install linux-perf)"
+            )));
         }
         let graphs = Graphs {
             path: path.to_path_buf(),
             replace,
         };
-        let shown = path.display();
-        if path.is_dir() || path.file_name().is_none() {
-            return Err(Fault::usage(format!(
-                "--flamegraph {shown} is a directory; name a file"
-            )));
-        }
-        let folder = graphs.folder();
-        if !folder.is_dir() {
-            return Err(Fault::usage(format!(
-                "--flamegraph {shown}: the directory {} does not exist",
-                folder.display()
-            )));
-        }
-        rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|error| {
-            Fault::usage(format!(
-                "--flamegraph {shown}: cannot write in {}: {error}",
-                folder.display()
-            ))
-        })?;
-        if !is_installed("perf") {
-            return Err(Fault::usage(format!(
-                "--flamegraph {shown}: perf is not installed (Debian: apt install linux-perf)"
-            )));
-        }
         // Check that perf can record, so that a failure shows before minutes of measuring.
         let probe = graphs.record(&[std::process::id()]);
         probe
             .and_then(Recorder::end)
-            .map_err(|why| Fault::usage(format!("--flamegraph {shown}: {why}")))?;
+            .map_err(|why| Fault::usage(format!("{OPTION} {shown}: {why}")))?;
         Ok(graphs)
     }
 
@@ -98,12 +84,7 @@ impl Graphs {
                 .collect(),
         };
         for file in &files {
-            if !self.replace && fs::symlink_metadata(file).is_ok() {
-                return Err(Fault::usage(format!(
-                    "--flamegraph: {} exists; remove it, or name another file",
-                    file.display()
-                )));
-            }
+            Destination::of(OPTION, file, self.replace)?;
         }
         Ok(files)
     }
@@ -113,8 +94,7 @@ impl Graphs {
         Recorder::start(pids, self.folder())
     }
 
-    /// Folds and draws a recording, and writes the graph to `file`. The graph is written to a temporary file and
-    /// renamed, so `file` is never incomplete.
+    /// Folds and draws a recording, and writes the graph to `file`.
     pub(crate) fn draw(
         &self,
         recorded: Recorded,
@@ -124,17 +104,9 @@ impl Graphs {
         let cut_short = recorded.cut_short;
         let stacks = fold(recorded.file)?;
         let (mut drawn, picture) = draw(&stacks, title)?;
-        let written = tempfile::NamedTempFile::new_in(self.folder()).and_then(|mut beside| {
-            beside.write_all(&picture)?;
-            // Temporary files are readable only by their owner. The graph must be readable by all users.
-            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-            beside.as_file().set_permissions(readable)?;
-            match self.replace {
-                true => beside.persist(file).map_err(|error| error.error),
-                false => beside.persist_noclobber(file).map_err(|error| error.error),
-            }
-        });
-        written.map_err(|error| format!("writing {}: {error}", file.display()))?;
+        let written = Destination::of(OPTION, file, self.replace)
+            .and_then(|destination| destination.write_text(&picture));
+        written.map_err(|fault| fault.to_string())?;
         if cut_short {
             let note = drawn
                 .note
@@ -274,13 +246,13 @@ fn fold_text(_: &[u8]) -> std::io::Result<Folded> {
 
 /// `Graphs::new` has refused the option.
 #[cfg(not(feature = "images"))]
-fn draw(_: &Folded, _: &str) -> Result<(Drawn, Vec<u8>), String> {
+fn draw(_: &Folded, _: &str) -> Result<(Drawn, String), String> {
     Err("this build has no images".into())
 }
 
 /// Draws the stacks. Returns the number of samples with a note for the reader, and the SVG.
 #[cfg(feature = "images")]
-pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), String> {
+pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, String), String> {
     let count = |line: &str| line.rsplit_once(' ')?.1.parse::<u64>().ok();
     let stacks = &folded.stacks;
     let samples: u64 = stacks.lines().filter_map(count).sum();
@@ -304,6 +276,7 @@ pub(super) fn draw(folded: &Folded, title: &str) -> Result<(Drawn, Vec<u8>), Str
     let mut picture = Vec::new();
     flamegraph::from_lines(&mut options, stacks.lines(), &mut picture)
         .map_err(|error| format!("drawing: {error}"))?;
+    let picture = String::from_utf8_lossy(&picture).into_owned();
     Ok((Drawn { samples, note }, picture))
 }
 

@@ -334,11 +334,7 @@ fn an_unusable_graph_file_is_refused_before_the_measurement() {
     let lacks = "perf is not installed (Debian: apt install linux-perf)";
     refuses("graph.svg", Some(workspace.path()), lacks);
     if find_program("perf").is_some() {
-        refuses(
-            "there.svg",
-            None,
-            "there.svg exists; remove it, or name another file",
-        );
+        refuses("there.svg", None, "there.svg exists; --replace replaces it");
     }
     assert_eq!(
         std::fs::read_to_string(workspace.path().join("there.svg")).unwrap(),

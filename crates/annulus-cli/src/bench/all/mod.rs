@@ -9,10 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::args::AllArgs;
-use crate::bench::machine::Machine;
+use crate::bench::machine::{Machine, allowed_processors};
 use crate::bench::output::{Destination, Header, print_text};
 use crate::fault::Fault;
 use crate::signals;
@@ -52,7 +51,7 @@ pub(crate) fn all(args: &AllArgs) -> Result<ExitCode, Fault> {
     let machine = Machine::of(File::open(dir).ok().as_ref());
     let scratch = tempfile::tempdir()
         .map_err(|error| Fault::failed(format!("creating a temporary folder: {error}")))?;
-    let processors = processors()?;
+    let processors = allowed_processors()?;
     let steps = steps(dir, scratch.path(), &processors, args.short)?;
     signals::end_in_order();
     print_text(&format!("{}\n", machine.line()))?;
@@ -137,15 +136,6 @@ impl Output {
         self.page.write_text(&crate::report::page_of_all(report)?)?;
         Ok(())
     }
-}
-
-/// Returns the processors that this process may use.
-fn processors() -> Result<Vec<usize>, Fault> {
-    let allowed = sched_getaffinity(None)
-        .map_err(|error| Fault::failed(format!("asking for our processors: {error}")))?;
-    Ok((0..CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.is_set(cpu))
-        .collect())
 }
 
 /// The time of a part.

@@ -7,7 +7,7 @@ use super::stats::Row;
 use super::variant::{Side, side};
 use crate::bench::machine::Machine;
 use crate::bench::output::{Figures, Header};
-use crate::bench::timeline::{Timeline, on_one_line};
+use crate::bench::timeline::Timeline;
 use crate::trace::{AtDepth, Traced};
 
 /// The version of the format.
@@ -242,12 +242,7 @@ pub(crate) struct Sample {
     pub(crate) stolen: f64,
     pub(crate) note: Option<String>,
     /// The measured time in slices, with `--timeline`.
-    #[serde(
-        default,
-        serialize_with = "on_one_line",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[cfg_attr(test, schemars(with = "Option<Timeline>"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeline: Option<Timeline>,
 }
 
@@ -294,14 +289,9 @@ impl Checks {
 }
 
 impl Figures for Report {
-    fn without_timelines(&self) -> Report {
-        let mut report = self.clone();
-        for run in &mut report.runs {
-            if let Some(sample) = run.outcome.any_sample_mut() {
-                sample.timeline = None;
-            }
-        }
-        report
+    fn timelines(&mut self) -> impl Iterator<Item = &mut Option<Timeline>> {
+        let samples = self.runs.iter_mut().map(|run| run.outcome.any_sample_mut());
+        samples.flatten().map(|sample| &mut sample.timeline)
     }
 }
 

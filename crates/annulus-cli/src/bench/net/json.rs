@@ -7,7 +7,7 @@ use super::variants::Variant;
 use crate::bench::machine::Machine;
 use crate::bench::output::{Figures, Header};
 use crate::bench::spread::Spread;
-use crate::bench::timeline::{Timeline, on_one_line};
+use crate::bench::timeline::Timeline;
 use crate::trace::{AtCell, Traced};
 
 /// The version of the format.
@@ -39,12 +39,9 @@ pub(crate) struct Report {
 }
 
 impl Figures for Report {
-    fn without_timelines(&self) -> Report {
-        let mut report = self.clone();
-        for sample in report.runs.iter_mut().filter_map(|run| run.sample.as_mut()) {
-            sample.timeline = None;
-        }
-        report
+    fn timelines(&mut self) -> impl Iterator<Item = &mut Option<Timeline>> {
+        let samples = self.runs.iter_mut().filter_map(|run| run.sample.as_mut());
+        samples.map(|sample| &mut sample.timeline)
     }
 }
 
@@ -197,12 +194,7 @@ pub(crate) struct Sample {
     /// With `--timeline`: the measured time in slices. Latency runs from sending to response and is filed under the
     /// time of the response. With `--rate` it runs from when the request was due and is filed under that time. The
     /// server's system calls are not included.
-    #[serde(
-        default,
-        serialize_with = "on_one_line",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[cfg_attr(test, schemars(with = "Option<Timeline>"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeline: Option<Timeline>,
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_baselines::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
-use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::pages::Pages;
 use super::variants::{Variant, variants};
 use crate::args::{
     BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength,
 };
+use crate::bench::machine::allowed_processors;
 use crate::fault::Fault;
 use crate::trace::Trace;
 
@@ -397,11 +397,7 @@ type Processors = (Vec<usize>, Vec<usize>, Vec<String>);
 /// Assigns processors to the client and the servers, and returns notes for the user. By default the servers get the
 /// first allowed processor and the client gets the others.
 fn processors(args: &LoadArgs, compared: bool) -> Result<Processors, Fault> {
-    let allowed = sched_getaffinity(None)
-        .map_err(|error| Fault::failed(format!("asking for our processors: {error}")))?;
-    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.is_set(cpu))
-        .collect();
+    let allowed = allowed_processors()?;
     for (option, requested) in [("cpu", &args.cpu), ("server-cpu", &args.server_cpu)] {
         for cpu in requested {
             if !allowed.contains(cpu) {

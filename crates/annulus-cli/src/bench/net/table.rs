@@ -6,19 +6,35 @@ use crate::bench::columns::{remarks, ruled};
 use crate::bench::disturbance::{self, RunShares};
 use crate::bench::numbers::{grouped, short};
 
-const HEADINGS: [&str; 12] = [
-    "variant",
-    "requests/s (min–max)",
-    "× epoll (min–max)",
-    "p50 µs",
-    "p99",
-    "p99.9",
-    "max",
-    "client",
-    "server",
-    "CPU µs/req",
-    "syscalls/req",
-    "switches/1000",
+/// The heading of each column, and its meaning.
+const HEADINGS: [(&str, &str); 12] = [
+    ("variant", "the server"),
+    (
+        "requests/s (min–max)",
+        "responses per second; median over the repeats, and the extremes",
+    ),
+    (
+        "× epoll (min–max)",
+        "speed over that of the server named there in the same repeat, with the extremes",
+    ),
+    ("p50 µs", "half of the operations took at most N µs"),
+    ("p99", "99 of 100 took at most N µs"),
+    ("p99.9", "999 of 1,000 took at most N µs"),
+    ("max", "the longest latency, µs"),
+    (
+        "client",
+        "processor time of the client's busiest thread; near 100 % the client is the limit",
+    ),
+    ("server", "processors that the server used"),
+    ("CPU µs/req", "processor time of the server per request, µs"),
+    (
+        "syscalls/req",
+        "system calls of the server per request, counted after the measured time",
+    ),
+    (
+        "switches/1000",
+        "context switches of the server per 1,000 requests: voluntary and involuntary",
+    ),
 ];
 /// The index of the heading that names the reference server.
 const RATIO: usize = 2;
@@ -27,11 +43,11 @@ const ALONE: f64 = 0.98;
 /// The variant that the verdict is about, besides nginx under the preload library.
 const ANNULUS: &str = "annulus";
 
-/// Returns the column headings.
-pub(crate) fn headings(protocol: &str) -> [&'static str; HEADINGS.len()] {
+/// Returns the column headings, with their meanings.
+pub(crate) fn headings(protocol: &str) -> [(&'static str, &'static str); HEADINGS.len()] {
     let mut headings = HEADINGS;
     if reference(protocol) == "nginx" {
-        headings[RATIO] = "× nginx (min–max)";
+        headings[RATIO].0 = "× nginx (min–max)";
     }
     headings
 }
@@ -66,7 +82,7 @@ pub(crate) fn tables(report: &Report) -> String {
 }
 
 fn table(rows: &[&Row], protocol: &str) -> String {
-    let mut lines = vec![headings(protocol).map(String::from)];
+    let mut lines = vec![headings(protocol).map(|(text, _)| text.to_string())];
     lines.extend(rows.iter().filter_map(|row| cells(row)));
     let named = |row: &Row, text: &String| (row.variant.clone(), text.clone());
     let reasons = rows

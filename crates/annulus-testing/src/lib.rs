@@ -20,6 +20,8 @@ pub mod pattern;
 pub mod preload_counts;
 #[cfg(feature = "preload")]
 pub mod preload_library;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod skip;
 #[cfg(all(feature = "annulus", not(annulus_portable)))]
 pub mod stress_load;

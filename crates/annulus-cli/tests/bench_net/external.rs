@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use annulus_testing::schema;
 use serde_json::Value;
 
 use super::{CommandOutput, net, servers};
@@ -29,11 +30,7 @@ fn report(protocol: &str, addr: &str, more: &[&str], code: i32) -> Option<Value>
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/bench-net.json");
     let schema = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
-    let validator = jsonschema::validator_for(&schema).unwrap();
-    let errors: Vec<String> = (validator.iter_errors(&report))
-        .map(|error| error.to_string())
-        .collect();
-    assert!(errors.is_empty(), "{errors:?}");
+    schema::assert_matches(&schema, &report);
     Some(report)
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use annulus_testing::schema;
 use serde_json::Value;
 
 pub(crate) struct CommandOutput {
@@ -37,11 +38,7 @@ pub(crate) fn report(command: Command) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}{}", output.out, output.err));
     let schema = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/schema/doctor.json"));
     let schema = serde_json::from_str(schema).unwrap();
-    let validator = jsonschema::validator_for(&schema).unwrap();
-    let errors: Vec<String> = (validator.iter_errors(&report))
-        .map(|error| error.to_string())
-        .collect();
-    assert!(errors.is_empty(), "{errors:?}");
+    schema::assert_matches(&schema, &report);
     assert_eq!(report["exit_code"].as_i64(), output.code.map(i64::from));
     report
 }

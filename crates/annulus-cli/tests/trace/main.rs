@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use annulus_testing::skip;
+use annulus_testing::{schema, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -70,11 +70,7 @@ fn report(workspace: &TempDir, schema: &str) -> Value {
             .join("schema")
             .join(schema),
     );
-    let validator = jsonschema::validator_for(&schema).unwrap();
-    let errors: Vec<String> = (validator.iter_errors(&report))
-        .map(|error| error.to_string())
-        .collect();
-    assert!(errors.is_empty(), "{errors:?}");
+    schema::assert_matches(&schema, &report);
     report
 }
 

@@ -315,17 +315,8 @@ fn control_elsewhere(
     let has_fired = |member: &SharedMember| {
         member.is_named(fd) && member.generation == generation && member.has_fired()
     };
-    let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
-    // The kernel's set does not have a one-shot member that was reported here.
-    let result = match (
-        request.operation,
-        guard.shared_members.iter().any(has_fired),
-    ) {
-        (libc::EPOLL_CTL_ADD, true) => Err(libc::EEXIST),
-        (libc::EPOLL_CTL_MOD, true) => ctl(libc::EPOLL_CTL_ADD),
-        (libc::EPOLL_CTL_DEL, true) => Ok(0),
-        (operation, _) => ctl(operation),
-    };
+    let has_fired = guard.shared_members.iter().any(has_fired);
+    let result = control_in_kernel(guard.fd, fd, request, has_fired);
     if result.is_ok() {
         guard.shared_members.retain(|member| !member.is_named(fd));
         if request.operation != libc::EPOLL_CTL_DEL {
@@ -347,16 +338,7 @@ fn control_elsewhere(
 fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<CallResult> {
     let connection = guard.connection(fd)?;
     let silent = guard[connection].member == Member::Disabled;
-    let ctl = |operation| sys::control(guard.fd, operation, fd, request.events, request.data);
-    let result = match request.operation {
-        libc::EPOLL_CTL_ADD if silent => Err(libc::EEXIST),
-        // It may not have been added to the kernel's set yet.
-        operation => match ctl(operation) {
-            Err(libc::ENOENT) if silent && operation == libc::EPOLL_CTL_DEL => Ok(0),
-            Err(libc::ENOENT) if silent => ctl(libc::EPOLL_CTL_ADD),
-            result => result,
-        },
-    };
+    let result = control_in_kernel(guard.fd, fd, request, silent);
     if result.is_ok() {
         if request.operation == libc::EPOLL_CTL_DEL {
             guard[connection].member = Member::Out;
@@ -370,4 +352,18 @@ fn handed_back(guard: &mut SetGuard, fd: i32, request: CtlRequest) -> Option<Cal
         }
     }
     Some(result)
+}
+
+/// Changes the kernel's set, which may not have a one-shot member that the library has reported (`has_fired`).
+fn control_in_kernel(set: i32, fd: i32, request: CtlRequest, has_fired: bool) -> CallResult {
+    if has_fired && request.operation == libc::EPOLL_CTL_ADD {
+        return Err(libc::EEXIST);
+    }
+    match request.make(set, fd) {
+        Err(libc::ENOENT) if has_fired && request.operation == libc::EPOLL_CTL_DEL => Ok(0),
+        Err(libc::ENOENT) if has_fired => {
+            sys::control(set, libc::EPOLL_CTL_ADD, fd, request.events, request.data)
+        }
+        result => result,
+    }
 }

@@ -276,18 +276,7 @@ const COUNT_MIN: usize = 1 << 16;
 
 /// Creates the table, for as many descriptors as the process may ever have.
 pub(crate) fn make() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: Typed: a valid pointer for the result.
-    let has_limit = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
-    let requested = if has_limit {
-        limit.rlim_max as usize
-    } else {
-        0
-    };
-    let count = requested.clamp(COUNT_MIN, COUNT_MAX);
+    let count = (sys::fd_limits().1 as usize).clamp(COUNT_MIN, COUNT_MAX);
     if let Some(base) = sys::map_zeroed(count * size_of::<Entry>()) {
         // Zero bytes are valid entries of the kind `Free`, and connections.
         BASE.store(base.cast(), Ordering::Release);

@@ -76,7 +76,7 @@ pub(crate) fn load() -> bool {
     log::reserve_fd();
     // SAFETY: Typed: functions that may be called at any time.
     unsafe {
-        libc::pthread_atfork(Some(before_fork), None, Some(on_fork_child));
+        libc::pthread_atfork(Some(before_fork_child), None, Some(on_fork_child));
         libc::atexit(at_exit);
         __cxa_at_quick_exit(at_quick_exit, std::ptr::null_mut());
     }
@@ -94,12 +94,8 @@ extern "C" fn at_quick_exit(_: *mut c_void) {
     before_exit();
 }
 
-extern "C" fn before_fork() {
-    before_fork_child();
-}
-
 /// Runs before a fork. Bytes that were written before the fork are sent ahead of anything that the child writes.
-pub(crate) fn before_fork_child() {
+pub(crate) extern "C" fn before_fork_child() {
     fd_table::mark_all_shared();
     epoll_set_list::for_each_owned(|guard| {
         guard.submit_sends();

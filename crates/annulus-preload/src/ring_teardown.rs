@@ -1,9 +1,6 @@
-//! # Safety
-//!
 //! The teardown of a ring interrupts its thread once, some time later: the kernel removes the ring from the
 //! thread's state, and wakes the thread as a signal would (trap 16). Only `epoll_wait` returns EINTR for that. A
 //! program without signal handlers does not expect EINTR; a program with handlers retries.
-#![allow(unsafe_code)]
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -76,12 +73,6 @@ pub(crate) fn cache_handlers() {
 }
 
 fn handles_signals() -> bool {
-    SIGNALS.into_iter().any(|signal| {
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: Typed: a query, which changes nothing.
-        let ret = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-        // SAFETY: Typed: zeros are a valid one, and so is what the call has written.
-        let handler = unsafe { action.assume_init() }.sa_sigaction;
-        ret == 0 && handler != libc::SIG_DFL && handler != libc::SIG_IGN
-    })
+    let mut handlers = SIGNALS.filter_map(sys::handler_of);
+    handlers.any(|handler| handler != libc::SIG_DFL && handler != libc::SIG_IGN)
 }

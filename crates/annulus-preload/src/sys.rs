@@ -214,10 +214,15 @@ pub(crate) fn is_fatal(signal: c_int) -> bool {
     if HARMLESS.contains(&signal) {
         return false;
     }
+    handler_of(signal) == Some(libc::SIG_DFL)
+}
+
+/// Returns the handler of a signal. `None`: there is no such signal.
+pub(crate) fn handler_of(signal: c_int) -> Option<libc::sighandler_t> {
     let mut action: libc::sigaction = zeroed();
     // SAFETY: Typed: a query, which changes nothing.
     let ret = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
-    ret == 0 && action.sa_sigaction == libc::SIG_DFL
+    (ret == 0).then_some(action.sa_sigaction)
 }
 
 /// Returns whether the descriptor is an end of a pipe.
@@ -292,15 +297,20 @@ pub(crate) fn is_marked(fd: i32) -> bool {
     fcntl(fd, F_GETSIG, 0) == Ok(MARK as usize)
 }
 
-/// The limit on descriptor numbers.
+/// Returns the limit on descriptor numbers.
 pub(crate) fn fd_limit() -> u64 {
+    fd_limits().0
+}
+
+/// Returns that limit, and the highest that the process may set.
+pub(crate) fn fd_limits() -> (u64, u64) {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: Lent: of this stack.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur
+    (limit.rlim_cur, limit.rlim_max)
 }
 
 pub(crate) fn pipe() -> Result<[i32; 2], i32> {

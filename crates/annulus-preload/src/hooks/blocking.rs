@@ -13,7 +13,6 @@ use libc::{
 };
 
 use super::attempt;
-use crate::epoll_set::Set;
 use crate::fd_table::{self, Kind, NONBLOCK};
 use crate::flush_thread;
 use crate::process;
@@ -23,13 +22,7 @@ use crate::sys;
 /// Sends queued bytes before a call that may sleep.
 #[inline]
 pub(super) fn before_blocking() {
-    before_blocking_on(None);
-}
-
-/// Sends queued bytes before a wait on a set, which sends the set's own queued bytes.
-#[inline]
-pub(super) fn before_blocking_on(set: Option<&'static Set>) {
-    flush_thread::flush_before_blocking(set);
+    flush_thread::flush_before_blocking(None);
 }
 
 /// Sends queued bytes before an accept that may block. Queries once whether the listener blocks.

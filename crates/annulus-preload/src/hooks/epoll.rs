@@ -8,7 +8,6 @@ use std::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use super::blocking::before_blocking_on;
 use super::{attempt, catch_panic, create, may_be_mapped};
 use crate::counters::Why;
 use crate::ctl_request::CtlRequest;
@@ -18,6 +17,7 @@ use crate::epoll_wait;
 use crate::errno::into_return_int;
 use crate::events::{IN, PRI};
 use crate::fd_table::{self, Entry, Kind};
+use crate::flush_thread;
 use crate::inherited_set;
 use crate::program_rings;
 use crate::reports::EventBuffer;
@@ -152,7 +152,7 @@ unsafe fn wait_on(
         return None;
     }
     if *timeout_ns != Some(0) {
-        before_blocking_on(Set::of(number));
+        flush_thread::flush_before_blocking(Set::of(number));
     }
     let mut buffer = pass_on!(EventBuffer::new((events, max), *timeout_ns, mask.cast()));
     // Here, no lock is held.

@@ -19,23 +19,9 @@ hooks! {
     fn vfork() -> pid_t { pass_on!(real::fork()) }
 }
 
-/// Runs before functions with which glibc creates children without the handlers of `pthread_atfork`.
-fn before_fork_child() {
-    attempt(process::before_fork_child);
-}
-
-pub(super) fn before_exec() {
-    attempt(process::before_exec);
-}
-
-/// Runs before functions that change credentials. A kernel thread that polls for a ring keeps the credentials with
-/// which the ring was created (trap 20).
-fn before_credential_change() {
-    attempt(process::before_credential_change);
-}
-
 hooks! {
-    before { before_fork_child() }
+    // glibc creates these children without the handlers of `pthread_atfork`.
+    before { attempt(|| process::before_fork_child()) }
     fn posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, variables: *const *mut c_char) -> c_int;
     fn posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
@@ -44,7 +30,7 @@ hooks! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     fn _Fork() -> pid_t;
     fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
-    before { before_exec() }
+    before { attempt(process::before_exec) }
     fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
@@ -52,7 +38,8 @@ hooks! {
     fn execveat(folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
         flags: c_int) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
-    before { before_credential_change() }
+    // A kernel thread that polls for a ring keeps the credentials with which the ring was created (trap 20).
+    before { attempt(process::before_credential_change) }
     fn setuid(user: uid_t) -> c_int;
     fn setgid(group: gid_t) -> c_int;
     fn seteuid(user: uid_t) -> c_int;
@@ -64,9 +51,9 @@ hooks! {
 }
 
 passes_registers! {
-    fn execl() { before_exec() }
-    fn execlp() { before_exec() }
-    fn execle() { before_exec() }
+    fn execl() { attempt(process::before_exec) }
+    fn execlp() { attempt(process::before_exec) }
+    fn execle() { attempt(process::before_exec) }
 }
 
 #[unsafe(no_mangle)]

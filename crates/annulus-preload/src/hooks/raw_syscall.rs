@@ -318,7 +318,7 @@ unsafe fn of_process(args: &[c_long; 7]) -> Option<c_long> {
     unsafe {
         match number {
             libc::SYS_fork | libc::SYS_vfork => {
-                attempt(of::before_fork_child);
+                attempt(|| of::before_fork_child());
                 return Some(libc::syscall(libc::SYS_fork));
             }
             libc::SYS_clone => attempt(|| of::before_clone(a as c_int)),

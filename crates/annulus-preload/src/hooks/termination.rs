@@ -10,7 +10,6 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{pid_t, pthread_t, sigval};
 
 use super::attempt;
-use super::process::before_exec;
 use crate::epoll_set_list;
 use crate::process;
 use crate::real::{Run, call_next};
@@ -86,7 +85,7 @@ aborts! {
 fn before_signal(signal: c_int) {
     // After a filter was set, no bytes are queued, and the query may be forbidden.
     if signal != 0 && !ring_policy::may_be_filtered() && sys::is_fatal(signal) {
-        before_exec();
+        attempt(process::before_exec);
     }
 }
 

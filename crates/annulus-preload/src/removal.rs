@@ -7,6 +7,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::hand_back::{finish_hand_back, stop_serving};
 use crate::member::Member;
 use crate::outbound::Outbound;
+use crate::sys;
 
 /// Removes a connection from its set. Adding it again in the same round undoes the removal.
 pub(crate) fn remove(inner: &mut Inner, connection: Conn) {
@@ -26,7 +27,9 @@ pub(crate) fn undo(inner: &mut Inner, entry: &'static Entry, fd: i32, events: u3
     let is_usual =
         one.member == Member::Out && !one.is_over() && one.outbound == Outbound::Writable;
     let may_be_served = is_usual && one.error == 0 && entry.why_never_served().is_none();
-    if !may_be_served || inner.mode != Mode::Serving || events & !KNOWN != 0 {
+    // The kernel returns the error of one that was reset meanwhile.
+    let by_ring = inner.mode == Mode::Serving && events & !KNOWN == 0;
+    if !may_be_served || !by_ring || !sys::is_connected(fd) {
         return false;
     }
     inner.handed_back_count = inner.handed_back_count.saturating_sub(1);

@@ -29,7 +29,7 @@ use crate::unread;
 use crate::young_set::WAITS_BEFORE_RING;
 
 /// Waits on a set. `None`: passes through to the kernel's set, with the timeout in `buffer`.
-pub(crate) fn wait(number: &'static Entry, buffer: &mut EventBuffer) -> Option<CallResult> {
+pub(crate) fn wait(number: &'static Entry, buffer: &mut EventBuffer<'_>) -> Option<CallResult> {
     let deadline_ns = match buffer.timeout_ns {
         Some(ns @ 1..) => Some(sys::now_ns().saturating_add(ns)),
         _ => None,
@@ -78,17 +78,21 @@ enum Purpose {
 }
 
 /// Begins a wait, up to its first enter.
-fn first_step(number: &'static Entry, buffer: &EventBuffer, left_ns: Option<u64>) -> Option<Step> {
+fn first_step(
+    number: &'static Entry,
+    buffer: &mut EventBuffer<'_>,
+    left_ns: Option<u64>,
+) -> Option<Step> {
     match begin(number, buffer)? {
         Started::Completed(result) => Some(Step::Over(Some(result))),
         Started::Serving(guard) => Some(next_round(guard, buffer, left_ns)),
     }
 }
 
-fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
+fn begin(number: &'static Entry, buffer: &mut EventBuffer<'_>) -> Option<Started> {
     crate::descriptor::close_deferred();
     let set = Set::of(number)?;
-    if buffer.max == 0 {
+    if buffer.events.is_empty() {
         return None;
     }
     fd_table::clear_just_accepted();
@@ -145,7 +149,7 @@ fn begin(number: &'static Entry, buffer: &EventBuffer) -> Option<Started> {
 /// Waits by the ring. Fails with `ECANCELED` if it has left its sleep because the program has cancelled the thread.
 fn wait_serving(
     mut step: Step,
-    buffer: &mut EventBuffer,
+    buffer: &mut EventBuffer<'_>,
     (mut left_ns, deadline_ns): (Option<u64>, Option<u64>),
 ) -> Option<CallResult> {
     loop {
@@ -174,7 +178,7 @@ fn wait_serving(
 fn after_enter(
     mut guard: SetGuard,
     (purpose, outcome): (Purpose, EnterOutcome),
-    buffer: &EventBuffer,
+    buffer: &mut EventBuffer<'_>,
     (left_ns, deadline_ns): (&mut Option<u64>, Option<u64>),
 ) -> Step {
     if outcome == EnterOutcome::Lost {
@@ -210,7 +214,7 @@ fn after_enter(
 }
 
 /// Begins a round: pushes its entries, or reports events without an enter.
-fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<u64>) -> Step {
+fn next_round(mut guard: SetGuard, buffer: &mut EventBuffer<'_>, left_ns: Option<u64>) -> Step {
     let (sleeps, has_work) = begin_round(&mut guard, left_ns);
     if !has_work {
         let filled = reports::collect(&mut guard, buffer);
@@ -233,7 +237,7 @@ fn next_round(mut guard: SetGuard, buffer: &EventBuffer, left_ns: Option<u64>) -
 /// thread slept.
 fn wait_released(
     mut guard: SetGuard,
-    buffer: &mut EventBuffer,
+    buffer: &mut EventBuffer<'_>,
     deadline_ns: Option<u64>,
 ) -> Option<CallResult> {
     switch::release(&mut guard);
@@ -394,7 +398,7 @@ impl SetGuard {
 
 /// Waits on a set that passes through: reports buffered bytes of connections that were handed back, and the kernel's
 /// events.
-fn wait_passing(mut guard: SetGuard, buffer: &EventBuffer) -> Option<CallResult> {
+fn wait_passing(mut guard: SetGuard, buffer: &mut EventBuffer<'_>) -> Option<CallResult> {
     guard.round = guard.round.wrapping_add(1);
     let already_reported = !guard.already_reported.is_empty();
     if !(already_reported || guard.has_ready_shared_member() || guard.has_ready()) {

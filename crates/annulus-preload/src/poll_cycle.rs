@@ -418,7 +418,7 @@ pub(crate) fn enter(
     guard: SetGuard,
     wait: bool,
     timeout_ns: Option<u64>,
-    buffer: &EventBuffer,
+    buffer: &mut EventBuffer<'_>,
 ) -> (SetGuard, Entered) {
     let mut wait_for = match wait {
         true => guard.accept_burst.next_wait(timeout_ns),

@@ -20,59 +20,38 @@ use crate::output;
 use crate::sys;
 
 /// The arguments of `epoll_wait`: the program's buffer, and the wait.
-pub(crate) struct EventBuffer {
-    events: *mut epoll_event,
-    pub(crate) max: usize,
+pub(crate) struct EventBuffer<'a> {
+    pub(crate) events: &'a mut [epoll_event],
     pub(crate) timeout_ns: Option<u64>,
     /// The signal set while it sleeps, or null.
     mask: *const u64,
 }
 
-impl EventBuffer {
+impl EventBuffer<'_> {
     /// # Safety
     ///
     /// Lent: as long as the value is used, `events` is valid for `max` events, and `mask` is null, or the 8 bytes of a
     /// signal set.
-    pub(crate) unsafe fn new(
+    pub(crate) unsafe fn new<'a>(
         (events, max): (*mut epoll_event, i32),
         timeout_ns: Option<u64>,
         mask: *const u64,
-    ) -> EventBuffer {
+    ) -> EventBuffer<'a> {
+        let max = usize::try_from(max).unwrap_or(0);
+        // SAFETY: Lent: the caller guarantees it. The structure is packed, so that any address is aligned.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, max) };
         EventBuffer {
             events,
-            max: usize::try_from(max).unwrap_or(0),
             timeout_ns,
             mask,
         }
     }
 
-    /// Returns an event that was written.
-    fn get(&self, at: usize) -> epoll_event {
-        assert!(at < self.max);
-        // SAFETY: Lent: within the buffer (`new`).
-        unsafe { self.events.add(at).read_unaligned() }
-    }
-
-    #[inline]
-    fn set(&self, at: usize, event: epoll_event) {
-        assert!(at < self.max);
-        // SAFETY: Lent: within the buffer (`new`).
-        unsafe { self.events.add(at).write_unaligned(event) };
-    }
-
     /// Writes an event behind those that were written.
     #[inline]
-    fn put(&self, filled: &mut usize, events: u32, data: u64) {
-        self.set(*filled, epoll_event { events, u64: data });
+    fn put(&mut self, filled: &mut usize, events: u32, data: u64) {
+        self.events[*filled] = epoll_event { events, u64: data };
         *filled += 1;
-    }
-
-    /// Writes the ready events of the kernel's set behind those that were written, as many as fit. Returns the number.
-    fn fetch(&self, set: i32, filled: usize) -> usize {
-        let left = self.max.saturating_sub(filled);
-        // SAFETY: Lent: the rest of the buffer (`new`).
-        let count = unsafe { sys::ready(set, self.events.add(self.max - left), left as i32) };
-        count.unwrap_or(0).min(left)
     }
 
     /// Enters a ring, which sleeps with the mask of the call.
@@ -90,8 +69,8 @@ impl EventBuffer {
 
 /// Writes ready events to the buffer, as many as fit: those of the library, then those of the kernel's set.
 #[inline]
-pub(crate) fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
-    let max = buffer.max;
+pub(crate) fn collect(guard: &mut SetGuard, buffer: &mut EventBuffer<'_>) -> usize {
+    let max = buffer.events.len();
     let (mut filled, mut has_handed_back) = (0, false);
     collect_ready(guard, buffer, &mut filled, &mut has_handed_back);
     collect_listeners(guard, buffer, &mut filled);
@@ -99,7 +78,7 @@ pub(crate) fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
     if !guard.kernel_ready || filled == max {
         return filled;
     }
-    let count = buffer.fetch(guard.fd, filled);
+    let count = sys::take_ready(guard.fd, &mut buffer.events[filled..]);
     // Fewer than fit were returned, so these are all. The ring polls again in the next cycle.
     guard.kernel_ready = count == max - filled;
     let count = if guard.already_reported.is_empty() {
@@ -120,11 +99,11 @@ pub(crate) fn collect(guard: &mut SetGuard, buffer: &EventBuffer) -> usize {
 
 fn collect_ready(
     guard: &mut SetGuard,
-    buffer: &EventBuffer,
+    buffer: &mut EventBuffer<'_>,
     filled: &mut usize,
     has_handed_back: &mut bool,
 ) {
-    let max = buffer.max;
+    let max = buffer.events.len();
     let last = guard.ready.1;
     // Listeners and the kernel's set get their share even where served connections would fill the buffer: every second
     // event of a buffer for one.
@@ -193,8 +172,8 @@ fn oneshot_events(guard: &SetGuard, entry: &'static Entry, connection: Conn) -> 
     events & (guard[connection].events | ERR | HUP)
 }
 
-fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut usize) {
-    let max = buffer.max;
+fn collect_listeners(guard: &mut SetGuard, buffer: &mut EventBuffer<'_>, filled: &mut usize) {
+    let max = buffer.events.len();
     if max == 1 && guard.kernel_ready && guard.round & 2 != 0 {
         return;
     }
@@ -211,11 +190,11 @@ fn collect_listeners(guard: &mut SetGuard, buffer: &EventBuffer, filled: &mut us
 
 fn collect_shared_members(
     guard: &mut SetGuard,
-    buffer: &EventBuffer,
+    buffer: &mut EventBuffer<'_>,
     filled: &mut usize,
     has_handed_back: &mut bool,
 ) {
-    let max = buffer.max;
+    let max = buffer.events.len();
     for nth in 0..guard.shared_members.len() {
         let shared_member = guard.shared_members[nth];
         let mut report = guard.held_of(shared_member);
@@ -238,10 +217,15 @@ fn collect_shared_members(
 
 /// Drops those of the last `count` events, behind `filled`, that were reported before their member was handed back and
 /// added to the kernel's set again. Returns the number of the others.
-fn drop_reported(guard: &mut SetGuard, buffer: &EventBuffer, filled: usize, count: usize) -> usize {
+fn drop_reported(
+    guard: &mut SetGuard,
+    buffer: &mut EventBuffer<'_>,
+    filled: usize,
+    count: usize,
+) -> usize {
     let mut kept = filled;
     for at in filled..filled + count {
-        let event = buffer.get(at);
+        let event = buffer.events[at];
         let (mask, data) = (event.events, event.u64);
         let position = guard
             .already_reported
@@ -250,7 +234,7 @@ fn drop_reported(guard: &mut SetGuard, buffer: &EventBuffer, filled: usize, coun
         let was_reported =
             position.is_some_and(|nth| mask & !guard.already_reported.swap_remove(nth).events == 0);
         if !was_reported {
-            buffer.set(kept, event);
+            buffer.events[kept] = event;
             kept += 1;
         }
     }
@@ -259,19 +243,17 @@ fn drop_reported(guard: &mut SetGuard, buffer: &EventBuffer, filled: usize, coun
 
 /// Merges the events of each member into one: its buffered bytes, which are in the first `filled` events, and the
 /// events that the kernel reports, in the next `count`. Returns the number of all.
-fn merge(buffer: &EventBuffer, filled: usize, count: usize) -> usize {
+fn merge(buffer: &mut EventBuffer<'_>, filled: usize, count: usize) -> usize {
     let mut kept = filled;
     for at in filled..filled + count {
-        let event = buffer.get(at);
+        let event = buffer.events[at];
         let data = event.u64;
-        match (0..filled).find(|&earlier| ({ buffer.get(earlier).u64 }) == data) {
+        match (0..filled).find(|&earlier| ({ buffer.events[earlier].u64 }) == data) {
             Some(earlier) => {
-                let mut both = buffer.get(earlier);
-                both.events |= event.events;
-                buffer.set(earlier, both);
+                buffer.events[earlier].events |= event.events;
             }
             None => {
-                buffer.set(kept, event);
+                buffer.events[kept] = event;
                 kept += 1;
             }
         }

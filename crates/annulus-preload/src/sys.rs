@@ -147,21 +147,20 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
     result(unsafe { libc::syscall(libc::SYS_epoll_ctl, set, operation, fd, &raw mut event) })
 }
 
-/// Returns the ready events of the kernel's set, without blocking.
-///
-/// # Safety
-///
-/// Lent: `events` is valid for writes of `max`.
-pub(crate) unsafe fn ready(set: i32, events: *mut libc::epoll_event, max: i32) -> CallResult {
-    // This is usually the call that the program itself makes; a filter that it has set may allow no other.
-    // SAFETY: Lent: the caller guarantees these pointers.
-    result(unsafe { libc::syscall(libc::SYS_epoll_wait, set, events, max, 0) })
-}
-
-/// Takes the ready events of the kernel's set, as many as fit. Returns their number.
+/// Takes the ready events of the kernel's set, as many as fit, without blocking. Returns their number.
 pub(crate) fn take_ready(set: i32, events: &mut [libc::epoll_event]) -> usize {
+    // This is usually the call that the program itself makes; a filter that it has set may allow no other.
     // SAFETY: Lent: borrowed for the call.
-    unsafe { ready(set, events.as_mut_ptr(), events.len() as i32) }.unwrap_or(0)
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_wait,
+            set,
+            events.as_mut_ptr(),
+            events.len(),
+            0,
+        )
+    };
+    result(ret).unwrap_or(0).min(events.len())
 }
 
 /// Waits for events of a kernel set, for at most `time` if there is one.

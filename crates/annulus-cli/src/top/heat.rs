@@ -63,7 +63,7 @@ fn block(ns: u64) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::corrupted;
+    use crate::top::snapshots_for_tests;
 
     #[test]
     fn each_block_covers_four_times_the_latency_of_the_previous_one() {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn intervals_without_records_are_shown_and_the_latest_is_last() {
         let mut history = History::default();
-        let busy = corrupted::report();
+        let busy = snapshots_for_tests::report();
         let mut idle = busy.clone();
         idle.total.operations.truncate(1);
         idle.total.operations[0].latency = None;

@@ -112,7 +112,7 @@ fn list(reports: &[Report]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::corrupted;
+    use crate::top::snapshots_for_tests;
 
     #[test]
     fn without_a_process_the_message_explains_how_to_share_metrics() {
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn the_list_has_the_backend_the_rate_and_the_command_of_each_process() {
-        let mut other = corrupted::report();
+        let mut other = snapshots_for_tests::report();
         other.process.pid = 99;
-        let text = list(&[corrupted::report(), other]);
+        let text = list(&[snapshots_for_tests::report(), other]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(

@@ -2,8 +2,6 @@
 
 #[cfg(feature = "screen")]
 mod app;
-#[cfg(all(test, feature = "screen"))]
-mod corrupted;
 mod grid;
 mod heat;
 mod list;
@@ -17,6 +15,8 @@ mod report;
 mod rows;
 #[cfg(feature = "screen")]
 mod screen;
+#[cfg(all(test, feature = "screen"))]
+mod snapshots_for_tests;
 #[cfg(all(test, feature = "screen"))]
 mod tests;
 mod text;

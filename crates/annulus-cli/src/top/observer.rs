@@ -185,20 +185,20 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::top::corrupted;
+    use crate::top::snapshots_for_tests;
 
     struct Counted(Rc<Cell<usize>>);
 
     impl Observed for Counted {
         fn snapshot(&mut self) -> io::Result<Snapshot> {
             self.0.set(self.0.get() + 1);
-            Ok(corrupted::now())
+            Ok(snapshots_for_tests::now())
         }
         fn is_alive(&self) -> bool {
             true
         }
         fn facts(&self) -> ProcessFacts {
-            corrupted::facts()
+            snapshots_for_tests::facts()
         }
     }
 
@@ -206,7 +206,7 @@ mod tests {
     fn a_long_interval_takes_further_snapshots_so_that_recording_continues() {
         let snapshots = Rc::new(Cell::new(0));
         let mut observer = Observer::new(Counted(snapshots.clone()), &[]).ok().unwrap();
-        observer.earlier = corrupted::earlier();
+        observer.earlier = snapshots_for_tests::earlier();
         observer.renew();
         assert_eq!(snapshots.get(), 1, "the snapshot is recent");
         observer.observed = Instant::now().checked_sub(RENEWED_AFTER).unwrap();

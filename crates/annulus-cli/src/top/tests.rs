@@ -12,7 +12,7 @@ use ratatui::style::Color;
 use super::app::App;
 use super::observer::{Observation, Observed, Observer};
 use super::report::{ProcessFacts, Report};
-use super::{corrupted, json, screen, text};
+use super::{json, screen, snapshots_for_tests, text};
 use crate::bench::output::schema_is_current;
 
 fn app(report: Report) -> App {
@@ -69,7 +69,7 @@ ERRORS  EIO 5+  ECONNRESET 3
 ! receives found no free buffer (ENOBUFS) 4.00 times/s, mostly core 1.0; give
   each core more receive buffers, or larger ones
 ! threads 2.0: 7 operations in flight, and none completed within the interval";
-    let lines = drawn(&app(corrupted::report()), 80, 24);
+    let lines = drawn(&app(snapshots_for_tests::report()), 80, 24);
     assert_eq!(lines[..18].join("\n"), expected);
     assert_eq!(lines[18..23], [""; 5]);
     assert_eq!(
@@ -80,7 +80,7 @@ ERRORS  EIO 5+  ECONNRESET 3
 
 #[test]
 fn a_program_under_the_preload_library_is_shown_with_its_served_and_passed_calls() {
-    let report = corrupted::report_of_preload();
+    let report = snapshots_for_tests::report_of_preload();
     let expected = "\
 4321  up 1:02:03  redis-server *:6379
 io_uring (deferred task work)
@@ -113,13 +113,14 @@ ERRORS  EPIPE 3+
     assert_eq!(preload["passed"][0]["per_second"], 1.0);
     assert_eq!(preload["handed_back"][0]["since_start"], 4);
     assert_eq!(json["sources"][1]["preload"]["rings"], 0);
-    let other: serde_json::Value = serde_json::from_str(&self::json(&corrupted::report())).unwrap();
+    let other: serde_json::Value =
+        serde_json::from_str(&self::json(&snapshots_for_tests::report())).unwrap();
     assert!(other["total"]["preload"].is_null());
 }
 
 #[test]
 fn sets_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
-    let mut report = corrupted::report_of_preload();
+    let mut report = snapshots_for_tests::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();
     preload.passed[0].reason = "several_threads".to_owned();
     preload.passed[0].since_start = 2;
@@ -132,7 +133,7 @@ fn sets_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
 
 #[test]
 fn listeners_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
-    let mut report = corrupted::report_of_preload();
+    let mut report = snapshots_for_tests::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();
     let mut left = preload.handed_back[0].clone();
     (left.reason, left.since_start) = ("port".to_owned(), 1);
@@ -144,7 +145,7 @@ fn listeners_that_are_left_to_the_kernel_are_reported_with_reason_and_count() {
 
 #[test]
 fn a_program_without_a_ring_is_reported_with_the_reasons() {
-    let mut report = corrupted::report_of_preload();
+    let mut report = snapshots_for_tests::report_of_preload();
     let preload = report.total.preload.as_mut().unwrap();
     preload.rings = 0;
     let notes = super::preload::notes(&report);
@@ -154,7 +155,7 @@ fn a_program_without_a_ring_is_reported_with_the_reasons() {
 
 #[test]
 fn a_wider_screen_has_more_columns() {
-    let lines = drawn(&app(corrupted::report()), 120, 40);
+    let lines = drawn(&app(snapshots_for_tests::report()), 120, 40);
     let heading = "SOURCE       ops/s  flight  ent/enter  enters/s  waits/s  wakes/s  sqwk/s  ENOBUFS  CQovf  short  \
                    cancels  timeouts";
     assert_eq!(line(&lines, "SOURCE"), heading);
@@ -166,7 +167,7 @@ fn a_wider_screen_has_more_columns() {
 
 #[test]
 fn a_process_with_a_switch_shows_the_key_and_its_state() {
-    let mut app = app(corrupted::report_of_preload());
+    let mut app = app(snapshots_for_tests::report_of_preload());
     app.released = Some(false);
     let foot = |app: &App| drawn(app, 80, 24)[23].clone();
     assert_eq!(
@@ -192,7 +193,7 @@ fn a_process_with_a_switch_shows_the_key_and_its_state() {
 
 #[test]
 fn a_small_screen_shows_the_operations_and_their_latencies() {
-    let lines = drawn(&app(corrupted::report()), 40, 10);
+    let lines = drawn(&app(snapshots_for_tests::report()), 40, 10);
     let expected = [
         "4321  up 1:02:03  annulus serve echo --a",
         "io_uring",
@@ -212,7 +213,7 @@ fn a_small_screen_shows_the_operations_and_their_latencies() {
 fn every_size_of_the_screen_is_supported() {
     for (width, height) in [(1, 1), (1, 24), (3, 2), (80, 1), (80, 5), (300, 100)] {
         for cores in [1, 200] {
-            let mut app = app(corrupted::report_of_many(cores));
+            let mut app = app(snapshots_for_tests::report_of_many(cores));
             drawn(&app, width, height);
             app.help = true;
             drawn(&app, width, height);
@@ -225,7 +226,7 @@ fn every_size_of_the_screen_is_supported() {
 
 #[test]
 fn many_sources_leave_lines_for_the_operations() {
-    let lines = drawn(&app(corrupted::report_of_many(64)), 80, 24);
+    let lines = drawn(&app(snapshots_for_tests::report_of_many(64)), 80, 24);
     assert!(line(&lines, "all ").contains("1.60M"), "{lines:#?}");
     assert!(line(&lines, "… ").ends_with("more sources"));
     for operation in ["recv ", "send ", "read_at "] {
@@ -237,7 +238,7 @@ fn many_sources_leave_lines_for_the_operations() {
 
 #[test]
 fn keys_change_the_screen() {
-    let mut app = self::app(corrupted::report());
+    let mut app = self::app(snapshots_for_tests::report());
     let press = |app: &mut App, c| app.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE));
     let order = |app: &App| -> Vec<String> {
         let lines = drawn(app, 80, 24);
@@ -259,7 +260,7 @@ fn keys_change_the_screen() {
     let report = app.report.as_mut().unwrap();
     report.total.operations[1].completed_per_second = 30_000.0;
     assert_eq!(order(&app)[0], "send");
-    app = self::app(corrupted::report());
+    app = self::app(snapshots_for_tests::report());
     for _ in 0..3 {
         press(&mut app, 's');
     }
@@ -282,7 +283,7 @@ fn keys_change_the_screen() {
 #[test]
 fn the_text_is_the_same_without_colours() {
     let coloured = |colours| {
-        let mut app = app(corrupted::report());
+        let mut app = app(snapshots_for_tests::report());
         app.colours = colours;
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
         terminal.draw(|frame| screen::draw(frame, &app)).unwrap();
@@ -300,7 +301,7 @@ fn the_text_is_the_same_without_colours() {
 
 #[test]
 fn text_has_every_column_and_json_every_counter() {
-    let report = corrupted::report();
+    let report = snapshots_for_tests::report();
     let text = text::text(&report);
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     assert_eq!(
@@ -338,8 +339,8 @@ fn the_end_of_a_process_is_distinguished_from_an_error() {
         fn snapshot(&mut self) -> io::Result<Snapshot> {
             self.snapshots += 1;
             match self.snapshots {
-                1 => Ok(corrupted::earlier()),
-                2 => Ok(corrupted::now()),
+                1 => Ok(snapshots_for_tests::earlier()),
+                2 => Ok(snapshots_for_tests::now()),
                 _ => Err(io::Error::other("another version of the layout")),
             }
         }
@@ -347,7 +348,7 @@ fn the_end_of_a_process_is_distinguished_from_an_error() {
             self.is_alive
         }
         fn facts(&self) -> ProcessFacts {
-            corrupted::facts()
+            snapshots_for_tests::facts()
         }
     }
     let rules = ["recv.p99 > 500us", "rate < 1/s"].map(|rule| rule.parse().unwrap());

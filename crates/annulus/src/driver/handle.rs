@@ -1,12 +1,13 @@
 //! # Safety
 //!
 //! The callers' side of a driver: a table of slots, a list of submissions, a list of cancel requests, and a flag for
-//! whether the driver sleeps. Invariant: Lent.
+//! whether the driver sleeps. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::Waker;
 
 use super::finish;
 use super::sleeper::Sleeper;
@@ -16,6 +17,7 @@ use super::table::SlotTable;
 use super::threadless_state::ThreadlessState;
 use crate::buf::{Arenas, Follow};
 use crate::metrics::{Counters, SourceKind};
+use crate::op::FileOp;
 use crate::sync::{AtomicBool, Mutation, Ordering, broken};
 use crate::sys::engine_error::EngineError;
 use crate::sys::forked;
@@ -185,6 +187,53 @@ impl DriverHandle {
         }
     }
 
+    /// Puts `op` into a free slot, which belongs to the caller until it is submitted. Returns the op if there is none.
+    #[inline]
+    pub(super) fn fill<T: FileOp>(
+        &self,
+        op: T,
+        waker: Option<Waker>,
+        deadline_ns: u64,
+        submitted_ns: u64,
+    ) -> Result<&Slot, T> {
+        // Before the slot is taken: foreign code, which may panic.
+        let bytes = op.bytes();
+        let Some(slot) = self.table.take() else {
+            return Err(op);
+        };
+        drop(slot.lifecycle.reset(waker));
+        // SAFETY: Once: a free slot, which no other code has.
+        unsafe { slot.fill(op, bytes, deadline_ns, submitted_ns) };
+        Ok(slot)
+    }
+
+    /// Submits `op`, whose completion wakes `waker`. Returns its slot, or the op and the errno of the refusal.
+    #[inline]
+    pub(super) fn start<T: FileOp>(
+        &self,
+        op: T,
+        waker: Waker,
+        deadline_ns: u64,
+        submitted_ns: u64,
+    ) -> Result<NonNull<Slot>, (T, i32)> {
+        let slot = match self.fill(op, Some(waker), deadline_ns, submitted_ns) {
+            Ok(slot) => slot,
+            Err(op) => return Err((op, EngineError::TooMany.code())),
+        };
+        // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
+        if unsafe { self.submit(NonNull::from(slot), 1) } {
+            if deadline_ns != 0 {
+                self.wake_for_deadline();
+            }
+            return Ok(NonNull::from(slot));
+        }
+        // SAFETY: Once: not submitted, so it still belongs to the caller, with the op just stored.
+        let (op, _) = unsafe { slot.take::<T>() };
+        // SAFETY: Once: empty again, and no other code has seen it.
+        unsafe { self.table.free(slot) };
+        Err((op, self.refusal()))
+    }
+
     /// Submits a filled slot and the chain behind it, `operations` in total. Returns `false` if the driver has shut
     /// down; the chain then still belongs to the caller.
     ///
@@ -236,7 +285,7 @@ impl DriverHandle {
     }
 
     /// Makes sure that the driver knows the deadline of the submitted operation in time.
-    pub(crate) fn wake_for_deadline(&self) {
+    fn wake_for_deadline(&self) {
         if let Notifier::Sleeper(wake) = &self.notifier {
             wake.wake(Why::Deadline);
         }

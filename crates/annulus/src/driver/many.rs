@@ -96,14 +96,13 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
     /// Adds an operation to the chain for `handle`; a chain has one driver.
     fn chain_up(&mut self, op: T, submitted_ns: u64, key: K, handle: &'a DriverHandle) {
         self.handle = handle;
-        // Before the slot is taken: foreign code, which may panic.
-        let bytes = op.bytes();
-        let Some(slot) = handle.table.take() else {
-            self.sync_results
-                .push_back((key, op, -EngineError::TooMany.code()));
-            return;
+        let slot = match handle.fill(op, None, 0, submitted_ns) {
+            Ok(slot) => slot,
+            Err(op) => {
+                let refusal = -EngineError::TooMany.code();
+                return self.sync_results.push_back((key, op, refusal));
+            }
         };
-        drop(slot.lifecycle.reset(None));
         let out = InFlight {
             slot: NonNull::from(slot),
             handle,
@@ -115,13 +114,10 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
                 to_u32(self.out.len() - 1)
             }
         };
-        // SAFETY: Once: a free slot, which belongs to this batch until it is submitted.
-        unsafe {
-            slot.fill(op, bytes, 0, submitted_ns);
-            let side = slot.driver();
-            side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
-            side.group_key = index;
-        }
+        // SAFETY: Lent: the slot belongs to this batch until it is submitted.
+        let side = unsafe { slot.driver() };
+        side.group = NonNull::new(Arc::as_ptr(&self.group).cast_mut());
+        side.group_key = index;
         if let Some(entry) = self.out.get_mut(index as usize) {
             *entry = Some((out, key));
         }

@@ -1,14 +1,16 @@
 //! # Safety
 //!
-//! The future of one operation. The slot owns the operation; the future only has a pointer to it. If the future is
-//! dropped early, the operation stays with the driver, which asks the kernel to cancel it and disposes of it at its
+//! The future of one operation, and the choice of its driver. The slot owns the operation; the future only has a pointer
+//! to it. If the future is dropped early, the operation stays with the driver, which asks the kernel to cancel it and disposes of it at its
 //! final CQE. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,10 +20,11 @@ use super::handle::DriverHandle;
 use super::lifecycle::{Abandon, PollResult};
 use super::slot::Slot;
 use super::submitter::Submitter;
+use super::thread_rings;
 use crate::narrow::to_ns;
 use crate::op::{Failure, FileOp, Returns};
 use crate::sys::engine_error::{EngineError, error_of};
-use crate::sys::errno::ETIMEDOUT;
+use crate::sys::errno::{ECANCELED, ETIMEDOUT};
 
 /// An operation in progress; await it for the result.
 ///
@@ -178,63 +181,38 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
             self.time = Time::Until(until_ns.max(1));
         }
         let handle = self.submitter.handle_for(&op);
-        self.submit_or_fail(op, submitted_ns, handle, context)
+        self.submit(op, submitted_ns, handle, context)
     }
 
     /// Submits `op` to `handle`, or to another driver if that one has ended.
-    fn submit_or_fail(
+    fn submit(
         &mut self,
         mut op: T,
         submitted_ns: u64,
         mut handle: &'a DriverHandle,
         context: &mut Context<'_>,
     ) -> Poll<A> {
-        loop {
-            op = match self.submit(op, submitted_ns, handle, context) {
-                Ok(output) => return output,
-                Err(op) => op,
-            };
-            // The driver has ended. If it was the driver of this thread only, there are others.
-            match self.submitter.other_handle(handle, op.opcode()) {
-                Some(other) => handle = other,
-                None => return self.finish(op.complete(-handle.refusal())),
-            }
-        }
-    }
-
-    /// Submits `op`, or returns it if the driver has ended.
-    fn submit(
-        &mut self,
-        op: T,
-        submitted_ns: u64,
-        handle: &'a DriverHandle,
-        context: &mut Context<'_>,
-    ) -> Result<Poll<A>, T> {
-        // Before the slot is taken: foreign code, which may panic.
-        let (waker, bytes) = (context.waker().clone(), op.bytes());
-        let Some(slot) = handle.table.take() else {
-            return Ok(self.finish(op.complete(-EngineError::TooMany.code())));
-        };
         let deadline_ns = match self.time {
             Time::Until(until_ns) => until_ns,
             Time::Unlimited | Time::Within(_) => 0,
         };
-        drop(slot.lifecycle.reset(Some(waker)));
-        // SAFETY: Once: a free slot, which belongs to this future until it is submitted.
-        unsafe { slot.fill(op, bytes, deadline_ns, submitted_ns) };
-        // SAFETY: Lent: filled just now; only its life cycle is touched from here on.
-        if unsafe { handle.submit(NonNull::from(slot), 1) } {
-            if deadline_ns != 0 {
-                handle.wake_for_deadline();
+        loop {
+            let waker = context.waker().clone();
+            let refusal;
+            (op, refusal) = match handle.start(op, waker, deadline_ns, submitted_ns) {
+                Ok(slot) => {
+                    self.state = OperationState::InFlight(slot, handle);
+                    return Poll::Pending;
+                }
+                Err(refused) => refused,
+            };
+            // The driver has ended. If it was the driver of this thread only, there are others.
+            let is_full = refusal == EngineError::TooMany.code();
+            match self.submitter.other_handle(handle, op.opcode()) {
+                Some(other) if !is_full => handle = other,
+                _ => return self.finish(op.complete(-refusal)),
             }
-            self.state = OperationState::InFlight(NonNull::from(slot), handle);
-            return Ok(Poll::Pending);
         }
-        // SAFETY: Once: not submitted, so it still belongs to this future, with the op just stored.
-        let (op, _) = unsafe { slot.take::<T>() };
-        // SAFETY: Once: empty again, and no other code has seen it.
-        unsafe { handle.table.free(slot) };
-        Err(op)
     }
 
     fn watch(
@@ -260,7 +238,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
         let output = match completion {
             Some((op, res)) => {
                 if let Some(other) = self.submitter.handle_after(handle, res, op.opcode()) {
-                    return self.submit_or_fail(op, self.submitter.sample(), other, context);
+                    return self.submit(op, self.submitter.sample(), other, context);
                 }
                 // The driver has cancelled it because its timeout has passed.
                 let is_late = res == -ETIMEDOUT && !matches!(self.time, Time::Unlimited);
@@ -330,5 +308,99 @@ impl<T: FileOp, A> fmt::Debug for Operation<'_, T, A> {
             OperationState::Over => "completed",
         };
         write!(f, "Operation({}, {state})", T::INFO.name)
+    }
+}
+
+/// The number of operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
+/// together.
+const DRIVER_RUN: usize = 8;
+
+thread_local! {
+    /// The number of operations submitted by this thread, plus its starting point.
+    static POSITION: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// The choice of the driver for an operation.
+impl Submitter {
+    /// Returns the driver for this operation of the calling thread.
+    #[inline]
+    pub(crate) fn handle_for<T: FileOp>(&self, op: &T) -> &DriverHandle {
+        match &self.polled {
+            Some(polled) if op.is_polled() => polled,
+            _ => self.handle(op.opcode()),
+        }
+    }
+
+    /// Returns the driver of the calling thread's own ring, if it has one.
+    #[inline]
+    pub(crate) fn own_driver(&self) -> Option<&DriverHandle> {
+        thread_rings::handle(self)
+    }
+
+    /// Returns the driver for this thread's next operation.
+    #[inline]
+    pub(crate) fn handle(&self, opcode: u8) -> &DriverHandle {
+        if !self.opcodes.has(opcode) {
+            return self.helpers();
+        }
+        match thread_rings::handle(self) {
+            Some(own) => own,
+            None => self.shared_handle(),
+        }
+    }
+
+    /// Returns another driver for an operation that `ended` has refused: `ended` was the driver of its thread, whose
+    /// executor has ended, or of another core. Returns `None` if the engine has ended.
+    #[cold]
+    pub(crate) fn other_handle(&self, ended: &DriverHandle, opcode: u8) -> Option<&DriverHandle> {
+        // In a child of a fork all drivers refuse.
+        if !self.serves() {
+            return None;
+        }
+        if !self.opcodes.has(opcode) {
+            return ended.is_threadless().then(|| self.helpers());
+        }
+        // Some of a runtime's cores may end before the others.
+        let mut handles = self.handles.iter().map(|handle| &**handle);
+        handles.find(|handle| !handle.stopping() && !std::ptr::eq(*handle, ended))
+    }
+
+    /// Returns another driver for an operation that `handle` had taken, but completed with `res` because it ended
+    /// before the kernel had the operation. Returns `None` if `res` is the result.
+    #[inline]
+    pub(crate) fn handle_after(
+        &self,
+        handle: &DriverHandle,
+        res: i32,
+        opcode: u8,
+    ) -> Option<&DriverHandle> {
+        // A driver that ends cancels what is in the kernel. Such an operation has had no effect.
+        let undone = res == -ECANCELED || EngineError::of_code(-res).is_some();
+        match undone && handle.stopping() {
+            true => self.other_handle(handle, opcode),
+            false => None,
+        }
+    }
+
+    /// Returns a driver with its own thread.
+    fn shared_handle(&self) -> &DriverHandle {
+        let handle = match self.handles.as_slice() {
+            [one] => Some(one),
+            several => several.get(self.next_position() % several.len().max(1)),
+        };
+        match handle {
+            Some(handle) => handle,
+            None => self.helpers(),
+        }
+    }
+
+    /// Counts this thread's operations; consecutive ones share a position.
+    fn next_position(&self) -> usize {
+        let mut position = POSITION.get();
+        if position == usize::MAX {
+            position = self.threads_bound.fetch_add(DRIVER_RUN, Ordering::Relaxed);
+        }
+        POSITION.set(position.wrapping_add(1));
+        position / DRIVER_RUN
     }
 }

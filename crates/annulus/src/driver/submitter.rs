@@ -4,7 +4,6 @@ mod own_rings;
 
 pub(crate) use own_rings::ThreadRingConfig;
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,15 +20,9 @@ use crate::metrics::{self, Counters, Metrics, OperationNumber, SourceKind, Times
 use crate::narrow::to_ns;
 use crate::op::{FileOp, Nop, Resume, Sleep, SyncAttempt};
 use crate::sys::call;
-use crate::sys::engine_error::EngineError;
-use crate::sys::errno::ECANCELED;
 use crate::sys::forked;
 use crate::sys::mount;
 use crate::sys::sqe::opcode;
-
-/// The number of operations that a thread submits to one driver before it moves to the next: enough for a chunk to stay
-/// together.
-const DRIVER_RUN: usize = 8;
 
 /// The time that the creator of an arena waits for the drivers to register it. Tens of GiB are zeroed and pinned within
 /// it. The limit matters for a driver that a foreign waker keeps busy.
@@ -70,11 +63,11 @@ impl Thread {
 
 /// The drivers of one engine.
 pub(crate) struct Submitter {
-    handles: Vec<Arc<DriverHandle>>,
+    pub(super) handles: Vec<Arc<DriverHandle>>,
     /// The driver whose ring polls devices, if there is one.
-    polled: Option<Arc<DriverHandle>>,
+    pub(super) polled: Option<Arc<DriverHandle>>,
     threads: Mutex<Vec<Thread>>,
-    opcodes: Opcodes,
+    pub(super) opcodes: Opcodes,
     /// The number of the engine in the cells of threads.
     number: u64,
     /// The process that created it.
@@ -108,7 +101,7 @@ pub(crate) struct Submitter {
     /// Runs the drivers to their end on the calling thread, if there are no driver threads.
     pub(crate) finish_on_this_thread: Option<fn()>,
     /// The next starting position: each thread starts at a different driver.
-    threads_bound: AtomicUsize,
+    pub(super) threads_bound: AtomicUsize,
     /// Counts of operations completed without a driver, and of failed attempts.
     sync: Counters,
     /// The description of the backend, and the reason if it is a fallback; for metrics sources that are added later.
@@ -134,14 +127,9 @@ impl Opcodes {
     }
 
     #[inline]
-    fn has(&self, opcode: u8) -> bool {
+    pub(super) fn has(&self, opcode: u8) -> bool {
         self.0[usize::from(opcode / 64)] & 1 << (opcode % 64) != 0
     }
-}
-
-thread_local! {
-    /// The number of operations submitted by this thread, plus its starting point.
-    static POSITION: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 impl Submitter {
@@ -221,90 +209,8 @@ impl Submitter {
             .chain(self.own_handles())
     }
 
-    /// Returns the driver for this operation of the calling thread.
-    #[inline]
-    pub(crate) fn handle_for<T: FileOp>(&self, op: &T) -> &DriverHandle {
-        match &self.polled {
-            Some(polled) if op.is_polled() => polled,
-            _ => self.handle(op.opcode()),
-        }
-    }
-
-    /// Returns the driver of the calling thread's own ring, if it has one.
-    #[inline]
-    pub(crate) fn own_driver(&self) -> Option<&DriverHandle> {
-        thread_rings::handle(self)
-    }
-
-    /// Returns the driver for this thread's next operation.
-    #[inline]
-    pub(crate) fn handle(&self, opcode: u8) -> &DriverHandle {
-        if !self.opcodes.has(opcode) {
-            return self.helpers();
-        }
-        match thread_rings::handle(self) {
-            Some(own) => own,
-            None => self.shared_handle(),
-        }
-    }
-
-    /// Returns another driver for an operation that `ended` has refused: `ended` was the driver of its thread, whose
-    /// executor has ended, or of another core. Returns `None` if the engine has ended.
-    #[cold]
-    pub(crate) fn other_handle(&self, ended: &DriverHandle, opcode: u8) -> Option<&DriverHandle> {
-        // In a child of a fork all drivers refuse.
-        if !self.serves() {
-            return None;
-        }
-        if !self.opcodes.has(opcode) {
-            return ended.is_threadless().then(|| self.helpers());
-        }
-        // Some of a runtime's cores may end before the others.
-        let mut handles = self.handles.iter().map(|handle| &**handle);
-        handles.find(|handle| !handle.stopping() && !std::ptr::eq(*handle, ended))
-    }
-
-    /// Returns another driver for an operation that `handle` had taken, but completed with `res` because it ended
-    /// before the kernel had the operation. Returns `None` if `res` is the result.
-    #[inline]
-    pub(crate) fn handle_after(
-        &self,
-        handle: &DriverHandle,
-        res: i32,
-        opcode: u8,
-    ) -> Option<&DriverHandle> {
-        // A driver that ends cancels what is in the kernel. Such an operation has had no effect.
-        let undone = res == -ECANCELED || EngineError::of_code(-res).is_some();
-        match undone && handle.stopping() {
-            true => self.other_handle(handle, opcode),
-            false => None,
-        }
-    }
-
-    /// Returns a driver with its own thread.
-    fn shared_handle(&self) -> &DriverHandle {
-        let handle = match self.handles.as_slice() {
-            [one] => Some(one),
-            several => several.get(self.next_position() % several.len().max(1)),
-        };
-        match handle {
-            Some(handle) => handle,
-            None => self.helpers(),
-        }
-    }
-
-    /// Counts this thread's operations; consecutive ones share a position.
-    fn next_position(&self) -> usize {
-        let mut position = POSITION.get();
-        if position == usize::MAX {
-            position = self.threads_bound.fetch_add(DRIVER_RUN, Ordering::Relaxed);
-        }
-        POSITION.set(position.wrapping_add(1));
-        position / DRIVER_RUN
-    }
-
     /// Returns the driver of the blocking threads.
-    fn helpers(&self) -> &DriverHandle {
+    pub(super) fn helpers(&self) -> &DriverHandle {
         let pool = self.helpers.get_or_init(|| {
             let pool = blocking::Pool::new(self.blocking);
             self.label(pool.handle(), 0);

@@ -23,6 +23,11 @@ impl IndexSet {
         }
     }
 
+    pub(super) fn has(&self, index: u32) -> bool {
+        let word = self.words.get(index as usize / 64);
+        word.is_some_and(|word| word & 1 << (index % 64) != 0)
+    }
+
     /// Returns the indices in ascending order.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.words).flat_map(|(word, &bits)| {
@@ -46,5 +51,9 @@ mod tests {
         set.remove(64);
         set.remove(9999);
         assert_eq!(set.indices().collect::<Vec<_>>(), [0, 5, 63, 300]);
+        assert_eq!(
+            [5, 6, 64, 9999].map(|index| set.has(index)),
+            [true, false, false, false]
+        );
     }
 }

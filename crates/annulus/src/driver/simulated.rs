@@ -1,12 +1,12 @@
 //! Drivers on a simulated kernel, on separate threads or polled by the calling thread. The driver
 //! is the ring's; its wake-up, the closing of descriptors, and the clock differ.
 
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 
 use super::handle::{Wake, Why};
+use super::uring::polled::start_thread;
 use super::uring::{Driver, Tuning};
-use super::{Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, blocking};
+use super::{Clock, DriverHandle, DriverThread, Limits, Opcodes, Submitter, blocking};
 use crate::error::SetupError;
 use crate::fd::CloseFd;
 use crate::sys::sim::{SimClock, SimEventFd, SimKernel, World};
@@ -41,10 +41,9 @@ pub(crate) fn driver(
     let eventfd = Arc::new(SimEventFd::default());
     let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&eventfd))));
     let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), eventfd);
-    // On a clock that only the kernel advances, busy-polling would never end.
+    // On a clock that only the kernel advances, a wait for a batch would never end.
     let tuning = Tuning {
         batch_delay_ns: 0,
-        busy_poll_ns: 0,
         ..tuning
     };
     (
@@ -73,32 +72,8 @@ pub(crate) fn start(
     limits: Limits,
     tuning: Tuning,
 ) -> Result<DriverThread, SetupError> {
-    let (sender, receiver) = mpsc::sync_channel(1);
     let (world, clock) = (Arc::clone(world), Arc::clone(clock));
-    let run = move || {
-        let (handle, driver) = driver(&world, &clock, limits, tuning);
-        if sender.send(handle).is_ok() {
-            driver.run();
-        }
-    };
-    let thread = thread::Builder::new()
-        .name("annulus-sim".to_owned())
-        .spawn(run)
-        .map_err(|error| SetupError::Os {
-            what: "starting a driver thread",
-            error,
-        })?;
-    match receiver.recv() {
-        Ok(handle) => Ok(DriverThread {
-            handle,
-            thread: Thread::Running(thread),
-        }),
-        Err(_) => {
-            let error = std::io::Error::other("it ended immediately");
-            Err(SetupError::Os {
-                what: "a driver thread",
-                error,
-            })
-        }
-    }
+    start_thread("annulus-sim", move || {
+        Ok(driver(&world, &clock, limits, tuning).1)
+    })
 }

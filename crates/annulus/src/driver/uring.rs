@@ -18,9 +18,9 @@ mod expired;
 mod local;
 pub(crate) mod polled;
 mod sequence;
-mod spin;
+mod sleep;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -42,7 +42,6 @@ use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{ASYNC, Cqe, Sqe, opcode};
 use counting::Clocks;
 use sequence::Sequence;
-use spin::Spin;
 
 /// The token of the eventfd read that another thread's wake-up completes.
 pub(super) const WAKE: u64 = u64::MAX;
@@ -79,8 +78,6 @@ pub(crate) struct Tuning {
     pub(crate) alone: bool,
     /// The time that a submission waits for tasks whose operations have just completed, ns.
     pub(crate) batch_delay_ns: u64,
-    /// The time to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
-    pub(crate) busy_poll_ns: u64,
     /// The time that a stop waits for operations in flight.
     pub(crate) drain_timeout: Duration,
 }
@@ -107,8 +104,6 @@ pub(crate) struct Driver<K> {
     waiting: VecDeque<Sqe>,
     /// Tokens whose cancel has not been pushed yet. Never dropped (trap 7).
     cancels: VecDeque<u64>,
-    /// Tokens of operations in flight whose timeout has passed and whose cancel is in progress.
-    expired: HashSet<u64>,
     cqes: Vec<Cqe>,
     done: finish::Done,
     /// The slots in flight, their number, and their bytes.
@@ -128,7 +123,6 @@ pub(crate) struct Driver<K> {
     due: u32,
     refusals: u32,
     sequence: Sequence,
-    spin: Spin,
     fixed: Fixed,
     draining_until_ns: Option<u64>,
     /// The deadline of the drain, if it does not follow from the driver's timeout.
@@ -166,7 +160,6 @@ impl<K: Kernel> Driver<K> {
             again: VecDeque::new(),
             waiting: VecDeque::new(),
             cancels: VecDeque::new(),
-            expired: HashSet::new(),
             cqes: Vec::with_capacity(REAP_MAX),
             done: finish::Done::default(),
             flying: IndexSet::default(),
@@ -180,7 +173,6 @@ impl<K: Kernel> Driver<K> {
             due: 0,
             refusals: 0,
             sequence: Sequence::default(),
-            spin: Spin::default(),
             fixed: Fixed::default(),
             draining_until_ns: None,
             drain_by_ns: None,
@@ -576,19 +568,18 @@ impl<K: Kernel> Driver<K> {
         }
         let handle = Arc::clone(&self.handle);
         let token = cqe.user_data & !CANCEL;
-        // A cancel's CQE often arrives after its operation's, when another operation may use the slot. Only the
-        // driver's own list shows whether the operation is still in flight.
-        let is_cancel = cqe.user_data & CANCEL != 0;
-        if is_cancel && !(cqe.res < 0 && self.expired.contains(&token)) {
-            return;
+        let slot = handle.table.named(token);
+        if cqe.user_data & CANCEL != 0 {
+            return match slot {
+                Some(slot) if cqe.res < 0 => self.give_up_waiting(slot),
+                _ => {}
+            };
         }
-        let Some(slot) = handle.table.named(token) else {
+        let Some(slot) = slot else {
             handle.counters.stale().add(1);
             return;
         };
-        if is_cancel {
-            self.give_up_waiting(slot);
-        } else if !cqe.more() {
+        if !cqe.more() {
             let res = self.unless_refused(slot, cqe.res);
             self.complete_in_flight(slot, res);
         }

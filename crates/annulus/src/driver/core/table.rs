@@ -59,6 +59,19 @@ enum Stage {
     Multishot(OperationNumber, Rc<dyn CompletionHandler>),
 }
 
+impl SocketEntry {
+    /// Returns whether the operation is in the kernel.
+    fn flies(&self) -> bool {
+        !matches!(
+            self.stage,
+            Stage::Oneshot {
+                result: Some(_),
+                ..
+            }
+        )
+    }
+}
+
 /// The functions of an operation with its type erased. Panics are contained as in `OpFunctions`.
 struct Vtable {
     op: OpFunctions,
@@ -149,32 +162,14 @@ const TIMED_MAX: usize = 4096;
 impl SocketTable {
     /// Returns the number of operations in the kernel.
     pub(super) fn in_flight(&self) -> u32 {
-        let flies = |entry: &SocketEntry| {
-            !matches!(
-                entry.stage,
-                Stage::Oneshot {
-                    result: Some(_),
-                    ..
-                }
-            )
-        };
-        to_u32(
-            self.entries
-                .iter()
-                .filter(|(_, entry)| flies(entry))
-                .count(),
-        )
+        let flying = self.entries.iter().filter(|(_, entry)| entry.flies());
+        to_u32(flying.count())
     }
 
     /// Returns whether a send is in flight that continues without its future.
     pub(super) fn is_sending(&self) -> bool {
-        let sends = |entry: &SocketEntry| match &entry.stage {
-            Stage::Oneshot { vtable, result, .. } => {
-                vtable.continues_after_drop && result.is_none()
-            }
-            Stage::Multishot(..) => false,
-        };
-        self.entries.iter().any(|(_, entry)| sends(entry))
+        let sends = |entry: &SocketEntry| matches!(&entry.stage, Stage::Oneshot { vtable, .. } if vtable.continues_after_drop);
+        (self.entries.iter()).any(|(_, entry)| entry.flies() && sends(entry))
     }
 
     /// Speeds up the end of the core: sends that are complete, but whose memory the kernel keeps until the peer has
@@ -323,23 +318,9 @@ impl SocketTable {
 
     /// Marks an operation as cancelled. Returns `false` if there is nothing to cancel.
     pub(super) fn stop(&mut self, token: Token) -> bool {
-        let flies = self.is_in_flight(token);
-        if let Some(entry) = self.entry(token) {
-            entry.stopped = true;
-        }
-        flies
-    }
-
-    /// Returns whether the operation is still in the kernel.
-    fn is_in_flight(&mut self, token: Token) -> bool {
         self.entry(token).is_some_and(|entry| {
-            !matches!(
-                entry.stage,
-                Stage::Oneshot {
-                    result: Some(_),
-                    ..
-                }
-            )
+            entry.stopped = true;
+            entry.flies()
         })
     }
 

@@ -61,9 +61,6 @@ impl<K: Kernel> Driver<K> {
         // SAFETY: Lent: in flight, so its driver side is ours.
         let operation = unsafe { slot.operation() };
         let res = self.note_completion(operation, side, res, is_live);
-        if side.timed_out {
-            self.expired.remove(&slot.token());
-        }
         self.queue.finish(slot, res, &mut self.done);
     }
 

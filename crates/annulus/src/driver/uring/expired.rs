@@ -54,23 +54,27 @@ impl<K: Kernel> Driver<K> {
             handle,
             queue,
             done,
-            expired,
             cancels,
             ..
         } = self;
         queue.expire(handle, now, done, |slot, _| {
             handle.counters.timeouts().add(1);
-            expired.insert(slot.token());
             cancels.push_back(slot.token());
         });
     }
 
     /// Completes the future of an operation that timed out and cannot be cancelled. The memory stays with the driver.
     pub(super) fn give_up_waiting(&mut self, slot: &Slot) {
-        self.expired.remove(&slot.token());
+        // The CQE of a cancel often arrives after its operation's.
+        if !self.flying.has(slot.index()) {
+            return;
+        }
         // SAFETY: Lent: in flight, so its driver side is ours.
         let side = unsafe { slot.driver() };
-        if let Some(wake) = slot.lifecycle.expire() {
+        if side.timed_out
+            && side.stage == Stage::InFlight
+            && let Some(wake) = slot.lifecycle.expire()
+        {
             side.stage = Stage::Expired;
             self.done.wake_later(wake);
         }

@@ -31,42 +31,45 @@ pub(crate) fn start(
     let tuning = Tuning {
         // It never sleeps with operations in flight, and completions appear only in an enter.
         batch_delay_ns: 0,
-        busy_poll_ns: 0,
         ..tuning
     };
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let run = move || {
+    start_thread("annulus-poll", move || {
         size_limit::block_signal();
-        let made = Ring::new(config).and_then(|mut ring| {
-            ring.bind_to_thread();
-            PolledRing::new(ring)
-        });
-        let ring = match made {
-            Ok(ring) => ring,
-            Err(error) => return drop(sender.send(Err(error))),
-        };
+        let mut ring = Ring::new(config)?;
+        ring.bind_to_thread();
+        let ring = PolledRing::new(ring)?;
         let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
         let limits = Limits {
             in_flight: limits.in_flight.min(ring.cq_entries()),
             ..limits
         };
-        if sender.send(Ok(Arc::clone(&handle))).is_ok() {
-            Driver::new(handle, ring, limits, tuning).run();
+        Ok(Driver::new(handle, ring, limits, tuning))
+    })
+}
+
+/// Starts the thread of a driver, which that thread makes with `make`.
+pub(in crate::driver) fn start_thread<K: Kernel>(
+    name: &str,
+    make: impl FnOnce() -> Result<Driver<K>, SetupError> + Send + 'static,
+) -> Result<DriverThread, SetupError> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let run = move || match make() {
+        Ok(driver) => {
+            if sender.send(Ok(Arc::clone(&driver.handle))).is_ok() {
+                driver.run();
+            }
         }
+        Err(error) => drop(sender.send(Err(error))),
     };
     let failed = |error| SetupError::Os {
-        what: "starting a driver thread that polls",
+        what: "starting a driver thread",
         error,
     };
-    let named = thread::Builder::new().name("annulus-poll".to_owned());
-    let thread = named.spawn(run).map_err(failed)?;
-    let handle = receiver
-        .recv()
-        .unwrap_or_else(|_| Err(failed(io::Error::other("it ended immediately"))))?;
-    Ok(DriverThread {
-        handle,
-        thread: Thread::Running(thread),
-    })
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+    let thread = Thread::Running(thread.map_err(failed)?);
+    let ended = |_| Err(failed(io::Error::other("it ended immediately")));
+    let handle = receiver.recv().unwrap_or_else(ended)?;
+    Ok(DriverThread { handle, thread })
 }
 
 impl<K: Kernel> Driver<K> {

@@ -176,6 +176,7 @@ mod byte_stream;
 mod error;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
+mod idle_threads;
 mod item_stream;
 
 // The root has fourteen items; everything else is in a module (`tests/root.rs`).

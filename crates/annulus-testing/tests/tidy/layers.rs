@@ -6,7 +6,7 @@ use crate::source::{Source, find_word, ident_after, line_of, split_top};
 
 /// The library's modules from the bottom up. A module imports from its own row and from the rows above it.
 const LAYERS: [&str; 10] = [
-    "byte_stream error item_stream narrow sync",
+    "byte_stream error idle_threads item_stream narrow sync",
     "sys",
     "buf fd",
     "op",

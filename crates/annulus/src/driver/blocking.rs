@@ -24,6 +24,7 @@ use super::handle::{DriverHandle, Wake, Why};
 use super::limits::Limits;
 use super::queue::{self, Queue};
 use super::slot::{Slot, Stage};
+use crate::idle_threads::IdleThreads;
 use crate::metrics::{Counters, SourceKind};
 use crate::narrow::to_ns;
 use crate::op::Resume;
@@ -70,11 +71,7 @@ struct PoolShared {
 struct PoolState {
     queue: Queue,
     threads: usize,
-    /// Threads that have been started or woken but have not looked for work yet.
-    coming: usize,
-    /// Threads that wait for work. The last one is woken first: its stack and its processor's caches are the warmest,
-    /// and the others may end.
-    idle: Vec<Arc<Condvar>>,
+    idle: IdleThreads,
     clock_runs: bool,
     in_flight: u32,
     in_flight_bytes: u64,
@@ -95,19 +92,10 @@ impl Wake for Weak<PoolShared> {
         let mut state = lock(&shared.state);
         match why {
             // An idle thread is awake already, or about to be.
-            Why::Deadline if state.coming > 0 || !state.idle.is_empty() => {}
+            Why::Deadline if state.idle.coming() > 0 || !state.idle.is_empty() => {}
             Why::Deadline => shared.clock.notify_one(),
             Why::Work if state.threads == 0 => shared.start_first(state),
-            Why::Work | Why::Arenas | Why::Stop => state.wake_one(),
-        }
-    }
-}
-
-impl PoolState {
-    fn wake_one(&mut self) {
-        if let Some(thread) = self.idle.pop() {
-            self.coming += 1;
-            thread.notify_one();
+            Why::Work | Why::Arenas | Why::Stop => _ = state.idle.wake_one(),
         }
     }
 }
@@ -184,7 +172,7 @@ impl PoolShared {
             .name("annulus-block".to_owned())
             .spawn(move || shared.serve())?;
         state.threads += 1;
-        state.coming += 1;
+        state.idle.expect_one();
         Ok(())
     }
 
@@ -214,7 +202,7 @@ impl PoolShared {
         let mut done = Done::default();
         let wake_up = Arc::new(Condvar::new());
         let mut state = lock(&self.state);
-        state.coming -= 1;
+        state.idle.came();
         loop {
             self.take_in(&mut state, &mut done);
             // Delivered before another operation is taken: a waker may end the pool, which would then wait for an
@@ -253,22 +241,15 @@ impl PoolShared {
     /// Waits for work. Returns `false` if there was none for so long that the thread may end.
     fn idle<'a>(
         &'a self,
-        mut state: MutexGuard<'a, PoolState>,
+        state: MutexGuard<'a, PoolState>,
         wake_up: &Arc<Condvar>,
     ) -> (MutexGuard<'a, PoolState>, bool) {
         if !self.handle.may_sleep() {
             return (state, true);
         }
-        state.idle.push(Arc::clone(wake_up));
-        let waited = wake_up.wait_timeout(state, IDLE_MAX);
-        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        let own = (state.idle.iter()).position(|other| Arc::ptr_eq(other, wake_up));
-        match own {
-            Some(own) => drop(state.idle.remove(own)),
-            None => state.coming -= 1,
-        }
+        let (state, is_woken) =
+            IdleThreads::wait(state, |state| &mut state.idle, wake_up, IDLE_MAX);
         // The last idle thread stays: submissions wake it, and the others may be busy indefinitely.
-        let is_woken = own.is_none() || !waited.timed_out();
         let keep = is_woken || state.idle.is_empty() || !state.queue.pending.is_empty();
         (state, keep)
     }
@@ -279,14 +260,14 @@ impl PoolShared {
         if state.idle.is_empty() {
             self.call_one_more(state);
         } else if !state.queue.pending.is_empty() || !self.handle.may_sleep() {
-            state.wake_one();
+            state.idle.wake_one();
         }
     }
 
     /// Starts a thread if none is idle. If the limit is reached, submissions wait until a thread has finished; the
     /// timer thread looks for those with a deadline (`wake_for_deadline`).
     fn call_one_more(self: &Arc<Self>, state: &mut PoolState) {
-        if state.closed || state.coming > 0 {
+        if state.closed || state.idle.coming() > 0 {
             return;
         }
         let added = state.threads < self.config.threads && self.start_thread(state).is_ok();
@@ -435,7 +416,7 @@ impl PoolShared {
             state.queue.refuse(&self.handle, refusal, &mut done);
             self.close_cancels(&mut state, &mut done);
         }
-        state.idle.iter().for_each(|thread| thread.notify_one());
+        state.idle.notify_all();
         self.clock.notify_all();
         drop(state);
         done.deliver(&self.handle);

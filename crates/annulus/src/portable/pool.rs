@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Operation, contain, lock};
+use crate::idle_threads::IdleThreads;
 use crate::op::{Nop, Sleep};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::EAGAIN;
@@ -49,11 +50,7 @@ struct State {
     timers: BTreeMap<Timer, Arc<dyn Job>>,
     last_timer: u64,
     threads: usize,
-    /// Threads that were woken and have not looked for work yet.
-    coming: usize,
-    /// Threads that wait for work. The last one is woken first: its stack and its processor's caches are the warmest,
-    /// and the others may end.
-    idle: Vec<Arc<Condvar>>,
+    idle: IdleThreads,
     running: usize,
     has_watch: bool,
     ended: bool,
@@ -62,15 +59,6 @@ struct State {
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} running, {} queued", self.running, self.queue.len())
-    }
-}
-
-impl State {
-    /// Wakes an idle thread, if there is one.
-    fn wake_one(&mut self) -> bool {
-        let thread = self.idle.pop();
-        self.coming += usize::from(thread.is_some());
-        thread.inspect(|thread| thread.notify_one()).is_some()
     }
 }
 
@@ -130,16 +118,20 @@ impl Submitter {
             state.queue.push_back(job);
         }
         let needs_watch = !state.has_watch && timer.is_some();
-        let is_served = is_sleep || state.wake_one() || state.queue.len() <= state.coming;
+        let is_served =
+            is_sleep || state.idle.wake_one() || state.queue.len() <= state.idle.coming();
         let needs_thread = !is_served && state.threads < shared.threads_max;
         state.has_watch |= needs_watch;
         state.threads += usize::from(needs_thread);
-        state.coming += usize::from(needs_thread);
+        if needs_thread {
+            state.idle.expect_one();
+        }
         drop(state);
         shared.times.notify_one();
         if needs_thread {
             shared.start("annulus-block", Shared::work, |state| {
-                (state.threads, state.coming) = (state.threads - 1, state.coming - 1);
+                state.threads -= 1;
+                state.idle.came();
                 state.threads == 0
             });
         }
@@ -167,7 +159,7 @@ impl Submitter {
         }
         lock(&shared.state).ended = true;
         shared.fail_waiting(EngineError::Ended);
-        while lock(&shared.state).wake_one() {}
+        lock(&shared.state).idle.notify_all();
         shared.times.notify_all();
         let (state, busy) = (lock(&shared.state), |state: &mut State| state.running > 0);
         drop(
@@ -217,7 +209,7 @@ impl Shared {
     fn work(&self) {
         let wake_up = Arc::new(Condvar::new());
         let mut state = lock(&self.state);
-        state.coming -= 1;
+        state.idle.came();
         loop {
             if let Some(job) = state.queue.pop_front() {
                 state.running += 1;
@@ -229,19 +221,10 @@ impl Shared {
             if state.ended {
                 break;
             }
-            state.idle.push(Arc::clone(&wake_up));
-            let waited = wake_up.wait_timeout(state, IDLE);
-            let (locked, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = locked;
-            let is_own = |other: &Arc<Condvar>| Arc::ptr_eq(other, &wake_up);
-            match state.idle.iter().position(is_own) {
-                Some(own) => {
-                    state.idle.remove(own);
-                    if waited.timed_out() {
-                        break;
-                    }
-                }
-                None => state.coming -= 1,
+            let is_woken;
+            (state, is_woken) = IdleThreads::wait(state, |state| &mut state.idle, &wake_up, IDLE);
+            if !is_woken {
+                break;
             }
         }
         state.threads -= 1;
@@ -268,23 +251,5 @@ impl Shared {
             state = lock(&self.state);
         }
         state.has_watch = false;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_thread_that_became_idle_last_is_woken_first_and_counts_as_coming() {
-        let threads = [Arc::new(Condvar::new()), Arc::new(Condvar::new())];
-        let mut state = State {
-            idle: threads.to_vec(),
-            ..State::default()
-        };
-        assert!(state.wake_one());
-        assert!(state.idle.len() == 1 && Arc::ptr_eq(&state.idle[0], &threads[0]));
-        assert!(state.wake_one() && !state.wake_one());
-        assert_eq!((state.idle.len(), state.coming), (0, 2));
     }
 }

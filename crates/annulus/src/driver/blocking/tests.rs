@@ -1,4 +1,4 @@
-//! The idle threads of a pool, and its end, requested by its engine and by its drop.
+//! The end of a pool, requested by its engine and by its drop.
 
 use super::*;
 
@@ -25,19 +25,4 @@ fn a_pool_has_one_drain_deadline_for_all_requests() {
     let first = until(&alone);
     alone.drain(None);
     assert!(first.is_some() && until(&alone) == first);
-}
-
-#[test]
-fn the_thread_that_became_idle_last_is_woken_first_and_counts_as_coming() {
-    let threads = [Arc::new(Condvar::new()), Arc::new(Condvar::new())];
-    let mut state = PoolState {
-        idle: threads.to_vec(),
-        ..PoolState::default()
-    };
-    state.wake_one();
-    assert!(state.idle.len() == 1 && Arc::ptr_eq(&state.idle[0], &threads[0]));
-    state.wake_one();
-    // No thread is left to wake.
-    state.wake_one();
-    assert_eq!((state.idle.len(), state.coming), (0, 2));
 }

@@ -316,3 +316,21 @@ impl fmt::Debug for Fd {
         write!(f, "Fd({})", self.0.raw)
     }
 }
+
+/// Closes a socket without a ring.
+#[cfg(feature = "net")]
+pub(crate) fn close_now(raw: i32) {
+    // SAFETY: Open: the last holder of the socket is gone, and gives the number up.
+    let _ = unsafe { call::close(raw) };
+}
+
+/// Closes sockets whose core no longer exists.
+#[cfg(feature = "net")]
+pub(crate) struct Plain;
+
+#[cfg(feature = "net")]
+impl CloseSocket for Plain {
+    fn close(&self, raw: i32, _: Option<u32>) {
+        close_now(raw);
+    }
+}

@@ -1,5 +1,7 @@
 //! Detection of io_uring's features on this machine, and of the limits that apply to this process.
 
+#[cfg(feature = "net")]
+pub(crate) mod group_probe;
 mod report;
 
 pub use crate::sys::probe_table::{Probe, ProbeKind, Verdict};

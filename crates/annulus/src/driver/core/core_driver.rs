@@ -12,11 +12,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::closing::Closing;
-use super::group_probe;
 use super::notifier::Notifier;
 #[cfg(feature = "tokio")]
 use super::other_runtime::Sleep;
-use super::plain::{Plain, close_now};
 use super::readiness::Readiness;
 use super::rings::Rings;
 use super::shared_addresses::{AddressShare, Claim, Share};
@@ -31,9 +29,10 @@ use crate::driver::submitter::{Opcodes, Submitter};
 use crate::driver::timers::{Timer, Timers};
 use crate::driver::uring::Tuning;
 use crate::error::SetupError;
-use crate::fd::{CloseSocket, Socket};
+use crate::fd::{CloseSocket, Plain, Socket, close_now};
 use crate::metrics::{Counters, OperationNumber};
 use crate::op::{Interest, SocketOp};
+use crate::support::group_probe;
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;

@@ -8,14 +8,12 @@
 
 mod closing;
 mod core_driver;
-mod group_probe;
 mod notifier;
 mod operation;
 #[cfg(feature = "tokio")]
 mod other_runtime;
 #[cfg(feature = "tokio")]
 mod outside;
-mod plain;
 mod readiness;
 mod receive_buffers;
 mod rings;

@@ -14,10 +14,9 @@ use slab::Slab;
 
 use super::core_driver::{Core, count_call};
 use super::notifier::Notifier;
-use super::plain::close_now;
 use super::waiters::{Waiters, Woken};
 use crate::driver::contain::contain;
-use crate::fd::Socket;
+use crate::fd::{Socket, close_now};
 use crate::metrics::Counters;
 use crate::narrow::{low_half, to_u32};
 use crate::op::{Interest, Refusals, Resume, SocketOp};

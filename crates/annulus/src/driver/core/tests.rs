@@ -109,7 +109,7 @@ struct Ignores;
 
 impl CloseSocket for Ignores {
     fn close(&self, raw: i32, _: Option<u32>) {
-        super::plain::close_now(raw);
+        crate::fd::close_now(raw);
     }
 }
 

@@ -9,10 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use super::plain::Plain;
 use crate::buf::{Chunk, Group, GroupLayout, ReceiveMode};
 use crate::error::SetupError;
-use crate::fd::Socket;
+use crate::fd::{Plain, Socket};
 use crate::narrow::to_usize;
 use crate::op::{ReceiveKind, recv_into_group};
 use crate::sys::call;
@@ -30,7 +29,7 @@ const ROUNDS: u32 = 24;
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Checks that `mode` works on this kernel. Fails with the reason if it does not.
-pub(super) fn verdict(mode: ReceiveMode) -> Result<(), String> {
+pub(crate) fn verdict(mode: ReceiveMode) -> Result<(), String> {
     static INCREMENTAL: OnceLock<Result<(), String>> = OnceLock::new();
     let known = match mode {
         ReceiveMode::Whole => return Ok(()),

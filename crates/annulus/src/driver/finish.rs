@@ -54,7 +54,7 @@ impl Done {
         }
         for group in self.groups.drain(..) {
             contain(|| {
-                group.wake();
+                group.waker.wake();
                 drop(group);
             });
         }
@@ -130,7 +130,7 @@ pub(crate) unsafe fn finish(slot: &Slot, res: i32, done: &mut Done) {
         unsafe { done.note(group) };
         slot.lifecycle.complete_in_group();
         // SAFETY: Lent: slots stay valid; the submission link is free again.
-        let pushed = unsafe { group.as_ref().give(NonNull::from(slot)) };
+        let pushed = unsafe { group.as_ref().done.push(NonNull::from(slot)) };
         if pushed == Pushed::Closed && !slot.lifecycle.is_claimed() {
             // SAFETY: Once: the group is gone, and the slot is off the list of cancel requests.
             unsafe { done.discard_later(slot) };

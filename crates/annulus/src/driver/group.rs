@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 
 use super::slot::Slot;
-use super::stack::{Pushed, Stack};
+use super::stack::Stack;
 use crate::sync::{AtomicUsize, AtomicWaker, Ordering};
 
 /// The destination of a batch's completed slots.
@@ -35,25 +35,6 @@ impl Group {
             #[cfg(annulus_loom)]
             _freed: loom::alloc::Track::new(()),
         }
-    }
-
-    /// Notes that some operations will never complete.
-    pub(super) fn fail(&self, errno: i32) {
-        self.failed.store(errno, Ordering::Release);
-    }
-
-    /// Returns a completed slot to the batch. Called by the driver.
-    ///
-    /// # Safety
-    ///
-    /// Lent. The slot is finished and on no list.
-    pub(super) unsafe fn give(&self, slot: NonNull<Slot>) -> Pushed {
-        // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-        unsafe { self.done.push(slot) }
-    }
-
-    pub(super) fn wake(&self) {
-        self.waker.wake();
     }
 
     /// A slot of a dropped batch has been discarded.

@@ -1,7 +1,5 @@
 //! The limits of a driver.
 
-use crate::sys::ring::Ring;
-
 /// The maximum number of SQEs that are pushed before they are submitted.
 pub(super) const CHUNK_MAX: u32 = 32;
 
@@ -19,10 +17,10 @@ impl Limits {
             || in_flight < self.in_flight && in_flight_bytes + bytes <= self.in_flight_bytes
     }
 
-    /// Limits the operations in flight to the size of the completion queue of `ring`.
-    pub(crate) fn within(self, ring: &Ring) -> Limits {
+    /// Limits the operations in flight to the size of a ring's completion queue.
+    pub(crate) fn within(self, cq_entries: u32) -> Limits {
         Limits {
-            in_flight: self.in_flight.min(ring.cq_entries()),
+            in_flight: self.in_flight.min(cq_entries),
             ..self
         }
     }

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::contain::contain;
 use super::group::Group;
@@ -252,7 +252,7 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
         if self.outstanding() == 0 {
             return Poll::Ready(None);
         }
-        self.register(context.waker());
+        self.group.waker.register(context.waker());
         if broken(Mutation::BatchLookedOnce) {
             return Poll::Pending;
         }
@@ -260,10 +260,6 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
             Some(result) => Poll::Ready(Some(result)),
             None => Poll::Pending,
         }
-    }
-
-    fn register(&self, waker: &Waker) {
-        self.group.waker.register(waker);
     }
 
     /// Returns the error number that ended one of the drivers: some operations will never complete.

@@ -53,7 +53,7 @@ mod tests;
 )]
 pub(crate) mod thread_rings;
 pub(crate) mod threadless;
-mod threadless_state;
+pub(crate) mod threadless_state;
 mod timers;
 mod turn;
 pub(crate) mod uring;

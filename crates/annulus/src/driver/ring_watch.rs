@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::thread_rings;
 use super::threadless::ThreadlessDriver;
+use super::threadless_state::Drive;
 use crate::sys::forked;
 use crate::sys::ring::Ring;
 

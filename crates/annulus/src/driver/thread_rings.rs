@@ -6,10 +6,9 @@
 //! most. All rings of threads together hold at most a quarter of the process's descriptors.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -19,6 +18,7 @@ use super::handle::DriverHandle;
 use super::ring_watch;
 use super::submitter::Submitter;
 use super::threadless::ThreadlessDriver;
+use super::threadless_state::Drive;
 use crate::error::SetupError;
 use crate::sys::probe;
 use crate::sys::ring::Ring;
@@ -136,13 +136,6 @@ impl ThreadRing {
 }
 
 /// The descriptor is readable when the ring needs to be polled; level- and edge-triggered polling both work.
-impl AsFd for ThreadRing {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-/// Returns the same descriptor as [`AsFd`].
 impl AsRawFd for ThreadRing {
     fn as_raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
@@ -151,14 +144,8 @@ impl AsRawFd for ThreadRing {
 
 impl Drop for ThreadRing {
     fn drop(&mut self) {
-        self.driver.drain();
+        self.driver.drain(None);
         ring_watch::note_end();
-    }
-}
-
-impl fmt::Debug for ThreadRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadRing({:?})", self.descriptor)
     }
 }
 
@@ -213,12 +200,6 @@ impl Batches {
     }
 }
 
-impl fmt::Debug for Batches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batches").finish_non_exhaustive()
-    }
-}
-
 /// Submits what is queued: an executor that ends may drop the task.
 impl Drop for Batches {
     fn drop(&mut self) {
@@ -233,7 +214,7 @@ impl Drop for ThreadRings {
     fn drop(&mut self) {
         for entry in self.0.take() {
             if let Some(ring) = entry.ring {
-                ring.driver.drain();
+                ring.driver.drain(None);
             }
         }
     }

@@ -119,54 +119,13 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         threadless
     }
 
-    /// Submits waiting operations and handles completions. Never blocks.
-    pub(crate) fn poll(&self) {
-        if self.handle.is_elsewhere() {
-            return;
-        }
-        loop {
-            let Some(mut held) = self.enter() else {
-                return;
-            };
-            if !self.rounds(&mut held) {
-                return;
-            }
-            if self.is_delivering() {
-                // The completions stay in the driver for the outer poll.
-                held.with(|driver| driver.iter_mut().for_each(|driver| self.publish(driver)));
-                return;
-            }
-            let done = self.collect(&mut held);
-            let left = held.leave();
-            self.deliver(done);
-            if !self.goes_on(left) {
-                return;
-            }
-        }
-    }
-
     /// Drains a driver that has to end: its ring has failed, or another thread waits for the turn. Otherwise returns
     /// whether one more turn has to follow.
     fn goes_on(&self, left: Left) -> bool {
         if left.is_over() {
-            self.drain();
+            self.drain(None);
         }
         left.again() && !left.is_over()
-    }
-
-    /// Registers new arenas and unregisters dropped ones. Never blocks. It delivers no completions, because the caller
-    /// may be a user's `Drop`, unless another thread wanted the turn meanwhile.
-    fn follow_arenas(&self) {
-        if self.handle.is_elsewhere() {
-            return;
-        }
-        let Some(mut held) = self.enter() else {
-            return;
-        };
-        held.with(|driver| driver.iter_mut().for_each(Driver::follow_arenas));
-        if held.leave().again() && !broken(Mutation::FollowerOverlooks) {
-            self.poll();
-        }
     }
 
     /// Takes the turn. `None` if another thread has it: that thread does the work, and is woken for it if it sleeps.
@@ -424,14 +383,68 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
         held.with(|driver| driver.as_mut().map(|driver| act(driver.kernel())))
     }
 
-    /// Refuses waiting operations, cancels those in flight as far as possible, and waits for the others, at most for
-    /// the drain timeout. After that, memory that the kernel may still use is leaked.
-    pub(crate) fn drain(&self) {
-        self.drain_by(None);
+    /// Releases the driver, which has ended except for `left` operations.
+    fn release_driver(&self, driver: Driver<K>, left: u32) {
+        let leaks = driver.has_lent(left);
+        if leaks {
+            self.handle.counters.leaked().add(u64::from(left));
+            leak(driver);
+        } else {
+            // Before another driver uses the handle.
+            drop(driver);
+        }
+        // A handle whose kernel failed is not reused: its callers still have to get the reason.
+        let free = !leaks && self.handle.failed.load(Ordering::Acquire) == 0;
+        self.state.vacate(free);
+        contain(|| self.end_waker.wake());
+        contain(|| self.batch_waker.wake());
+    }
+}
+
+impl<K: Kernel + Send + 'static> Drive for ThreadlessDriver<K> {
+    fn poll(&self) {
+        if self.handle.is_elsewhere() {
+            return;
+        }
+        loop {
+            let Some(mut held) = self.enter() else {
+                return;
+            };
+            if !self.rounds(&mut held) {
+                return;
+            }
+            if self.is_delivering() {
+                // The completions stay in the driver for the outer poll.
+                held.with(|driver| driver.iter_mut().for_each(|driver| self.publish(driver)));
+                return;
+            }
+            let done = self.collect(&mut held);
+            let left = held.leave();
+            self.deliver(done);
+            if !self.goes_on(left) {
+                return;
+            }
+        }
     }
 
-    /// Drains at most until `until_ns`.
-    fn drain_by(&self, until_ns: Option<u64>) {
+    /// It delivers no completions, because the caller may be a user's `Drop`, unless another thread wanted the turn
+    /// meanwhile.
+    fn follow_arenas(&self) {
+        if self.handle.is_elsewhere() {
+            return;
+        }
+        let Some(mut held) = self.enter() else {
+            return;
+        };
+        held.with(|driver| driver.iter_mut().for_each(Driver::follow_arenas));
+        if held.leave().again() && !broken(Mutation::FollowerOverlooks) {
+            self.poll();
+        }
+    }
+
+    /// Refuses waiting operations, cancels those in flight as far as possible, and waits for the others. After that,
+    /// memory that the kernel may still use is leaked.
+    fn drain(&self, until_ns: Option<u64>) {
         if self.handle.is_elsewhere() {
             // The ring's memory is not mapped in the child, and the thread that had the turn may not exist.
             return;
@@ -463,36 +476,5 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
                 return self.release_driver(driver, left);
             }
         }
-    }
-
-    /// Releases the driver, which has ended except for `left` operations.
-    fn release_driver(&self, driver: Driver<K>, left: u32) {
-        let leaks = driver.has_lent(left);
-        if leaks {
-            self.handle.counters.leaked().add(u64::from(left));
-            leak(driver);
-        } else {
-            // Before another driver uses the handle.
-            drop(driver);
-        }
-        // A handle whose kernel failed is not reused: its callers still have to get the reason.
-        let free = !leaks && self.handle.failed.load(Ordering::Acquire) == 0;
-        self.state.vacate(free);
-        contain(|| self.end_waker.wake());
-        contain(|| self.batch_waker.wake());
-    }
-}
-
-impl<K: Kernel + Send + 'static> Drive for ThreadlessDriver<K> {
-    fn poll(&self) {
-        ThreadlessDriver::poll(self);
-    }
-
-    fn follow_arenas(&self) {
-        ThreadlessDriver::follow_arenas(self);
-    }
-
-    fn drain(&self, until_ns: Option<u64>) {
-        self.drain_by(until_ns);
     }
 }

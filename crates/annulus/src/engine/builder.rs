@@ -397,7 +397,7 @@ fn make_driver(
     }
     let ring = Ring::new(config)?;
     let facts = RingFacts::of(&ring);
-    let limits = limits.within(&ring);
+    let limits = limits.within(ring.cq_entries());
     let (handle, lazy) = LazyDriver::new(ring, limits, tuning);
     let thread = Thread::Later(lazy);
     Ok((DriverThread { handle, thread }, facts))
@@ -422,7 +422,7 @@ fn start_driver(
         if sender.send(Ok((Arc::clone(&handle), facts))).is_err() {
             return;
         }
-        let limits = limits.within(&ring);
+        let limits = limits.within(ring.cq_entries());
         Driver::new(handle, ring, limits, tuning).run();
     };
     let thread = thread::Builder::new()

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::Engine;
 use crate::driver::thread_rings::Driving;
 use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::threadless_state::Drive;
 use crate::error::SetupError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys::ring::Ring;
@@ -158,7 +159,7 @@ impl Drop for OwnerPolls<'_> {
 
 impl Drop for CurrentThreadDriver {
     fn drop(&mut self) {
-        self.signal.driver.drain();
+        self.signal.driver.drain(None);
     }
 }
 

@@ -131,7 +131,7 @@ impl Core {
             Err(_) => ReceiveMode::Whole,
         };
         let group = Group::new(Some(&mut ring), config.group.layout(mode))?;
-        let limits = config.limits.within(&ring);
+        let limits = config.limits.within(ring.cq_entries());
         let rings = Rings::new(ring, Arc::clone(&notifier), handle, limits, config.tuning);
         Ok(Core::new(
             Backend::Rings(Box::new(rings)),

@@ -40,8 +40,8 @@ struct SocketEntry {
     refusals: Refusals,
     /// True if a cancel was requested: nothing is submitted again.
     stopped: bool,
-    /// The index of its entry in `times` plus 1; 0 if it is not timed.
-    timed: u16,
+    /// The times of submission and of the enter, ns; 0 if it is not timed, or not entered yet.
+    times: (u64, u64),
     /// The result of a zero-copy send whose memory the kernel still uses.
     first_result: Option<i32>,
     stage: Stage,
@@ -137,10 +137,8 @@ pub(super) struct SocketTable {
     submitted: u64,
     /// The number of operations in the kernel.
     flying: u64,
-    /// The times of submission and of the enter of timed operations, ns; 0 if not entered yet.
-    times: Slab<(u64, u64)>,
     /// The timed operations that have not been entered yet.
-    to_go: Vec<u16>,
+    to_go: Vec<Token>,
 }
 
 /// A completion, for the counters.
@@ -155,9 +153,6 @@ pub(super) struct CompletionInfo {
     /// The times of submission and of the enter.
     pub(super) times: Option<(u64, u64)>,
 }
-
-/// The maximum number of operations that are timed at the same time.
-const TIMED_MAX: usize = 4096;
 
 impl SocketTable {
     /// Returns the number of operations in the kernel.
@@ -208,7 +203,7 @@ impl SocketTable {
     }
 
     #[inline]
-    fn insert(&mut self, stage: Stage, timed: u16) -> Token {
+    fn insert(&mut self, stage: Stage, submitted_ns: u64) -> Token {
         self.submitted += 1;
         self.flying += 1;
         let generation = low_half(self.submitted) & GENERATION_MASK;
@@ -216,7 +211,7 @@ impl SocketTable {
             generation,
             refusals: Refusals::default(),
             stopped: false,
-            timed,
+            times: (submitted_ns, 0),
             first_result: None,
             stage,
         });
@@ -237,18 +232,16 @@ impl SocketTable {
         let mut payload = Payload::uninit();
         // SAFETY: Typed: `store` keeps to the payload's size and alignment.
         unsafe { store::<T, INLINE_BYTES>(payload.as_mut_ptr().cast(), op) };
-        let timed = if submitted_ns > 0 {
-            self.time(submitted_ns)
-        } else {
-            0
-        };
         let stage = Stage::Oneshot {
             payload,
             vtable: const { &Vtable::of::<T>() },
             waker,
             result: None,
         };
-        let token = self.insert(stage, timed);
+        let token = self.insert(stage, submitted_ns);
+        if submitted_ns > 0 {
+            self.to_go.push(token);
+        }
         sqe.user_data = token.user_data();
         (token, sqe)
     }
@@ -262,19 +255,6 @@ impl SocketTable {
         self.insert(Stage::Multishot(operation, handler), 0)
     }
 
-    /// Adds the times of an operation. Returns its index plus 1, or 0 if too many operations are timed.
-    #[cold]
-    fn time(&mut self, submitted_ns: u64) -> u16 {
-        if self.times.len() >= TIMED_MAX {
-            return 0;
-        }
-        // Below `TIMED_MAX`, so it fits.
-        let position = self.times.insert((submitted_ns, 0));
-        let timed = u16::try_from(position + 1).unwrap_or(0);
-        self.to_go.push(timed);
-        timed
-    }
-
     /// Notes the time at which the pushed operations enter the kernel.
     #[inline]
     pub(super) fn note_begun(&mut self) {
@@ -285,9 +265,9 @@ impl SocketTable {
 
     #[cold]
     fn note_begun_at(&mut self, now_ns: u64) {
-        for timed in self.to_go.drain(..) {
-            if let Some((_, begun)) = self.times.get_mut(usize::from(timed) - 1) {
-                *begun = now_ns;
+        for token in std::mem::take(&mut self.to_go) {
+            if let Some(entry) = self.entry(token) {
+                entry.times.1 = now_ns;
             }
         }
     }
@@ -442,10 +422,7 @@ impl SocketTable {
                     res,
                     stopped,
                     is_multishot: false,
-                    times: match entry.timed {
-                        0 => None,
-                        timed => self.times.try_remove(usize::from(timed) - 1),
-                    },
+                    times: Some(entry.times).filter(|times| times.0 > 0),
                 });
                 complete_entry(result, waker, res)
             }
@@ -461,9 +438,6 @@ impl SocketTable {
         match &mut entry.stage {
             Stage::Oneshot { waker, result, .. } => {
                 self.flying -= 1;
-                if entry.timed > 0 {
-                    self.times.try_remove(usize::from(entry.timed) - 1);
-                }
                 complete_entry(result, waker, res)
             }
             Stage::Multishot(..) => Reaction::Nothing,

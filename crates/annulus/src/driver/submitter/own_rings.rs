@@ -8,6 +8,7 @@ use super::Submitter;
 use crate::driver::handle::DriverHandle;
 use crate::driver::limits::Limits;
 use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::threadless_state::Drive;
 use crate::driver::uring::Tuning;
 use crate::error::SetupError;
 use crate::sys::ring::{Ring, RingConfig};
@@ -61,7 +62,7 @@ impl Submitter {
         let mut ring = Ring::new(config)?;
         ring.prepare_thread();
         ring.enter_on_foreign_threads();
-        let limits = limits.within(&ring);
+        let limits = limits.within(ring.cq_entries());
         let pollable = ring
             .pollable()
             .map_err(|error| SetupError::Os { what: "dup", error })?;
@@ -74,7 +75,7 @@ impl Submitter {
         let driver = ThreadlessDriver::new(Arc::clone(handle), ring, interrupt, limits, tuning);
         if self.ended.load(Ordering::SeqCst) {
             // The engine ended meanwhile, and may not have seen this driver.
-            driver.drain();
+            driver.drain(None);
         }
         Ok((index, driver, pollable))
     }

@@ -17,6 +17,7 @@ use loom::thread;
 
 use super::loom_models::{Drops, EventFdWake, Nothing, block_on, poll};
 use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::threadless_state::Drive;
 use crate::driver::turn::{Attempt, Turn};
 use crate::driver::uring::{Tuning, WAKE};
 use crate::driver::{
@@ -201,7 +202,7 @@ impl Stage {
     }
 
     fn ends(&self, operations: usize) {
-        self.driver.drain();
+        self.driver.drain(None);
         assert!(self.driver.is_over());
         assert_eq!(self.drops.count.load(SeqCst), operations);
         assert_eq!(self.handle.table.in_use(), 0);
@@ -415,7 +416,7 @@ fn operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once()
             let thread = thread::spawn(move || {
                 // No other driver takes the operations that this one refuses.
                 other.submitter.drain();
-                other.driver.drain();
+                other.driver.drain(None);
             });
             let result = stage.awaits();
             assert!([0, -ECANCELED, -EngineError::Ended.code()].contains(&result));
@@ -434,18 +435,18 @@ fn a_handle_with_a_new_driver_is_left_alone_by_the_old_one() {
         let old = stage.submit();
         let other = Arc::clone(&stage);
         let thread = thread::spawn(move || {
-            other.driver.drain();
+            other.driver.drain(None);
             // The other thread may be the one that ends the driver, and may not have done so yet.
             while !other.handle.reopen() {
                 thread::yield_now();
             }
             let new = drive(&other.handle, false);
             assert_eq!(other.awaits(), 0);
-            new.drain();
+            new.drain(None);
         });
         drop(old);
         // As the executor does when it is notified that the driver has ended.
-        stage.driver.drain();
+        stage.driver.drain(None);
         thread.join().unwrap();
         stage.ends(2);
     });

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::driver::handle::{Wake, Why};
 use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::threadless_state::Drive;
 use crate::driver::uring::Tuning;
 use crate::driver::{
     DriverHandle, DriverThread, Limits, Opcodes, Operation, Submitter, Thread, blocking,
@@ -281,7 +282,7 @@ fn without_an_awake_owner_each_operation_is_submitted_immediately() {
             Poll::Ready(Ok(()))
         ));
     }
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -305,7 +306,7 @@ fn an_owner_queues_until_a_chunk_is_full_or_the_batch_ends() {
     // Outside of a batch every submission polls.
     let _from_elsewhere = fixture.submit(Waker::noop());
     assert_eq!(fixture.kernel.taken(), 6);
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -322,7 +323,7 @@ fn completions_wake_each_task_once_and_an_idle_poll_submits_nothing() {
     let before = fixture.kernel.state.lock().unwrap().submissions;
     fixture.driver.poll();
     assert_eq!(fixture.kernel.state.lock().unwrap().submissions, before);
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -332,7 +333,7 @@ fn a_drain_completes_queued_operations_and_those_in_flight_and_refuses_others() 
     assert!(fixture.driver.begin_batch());
     let mut queued = fixture.submit(Waker::noop());
     assert_eq!(fixture.kernel.taken(), 1);
-    fixture.driver.drain();
+    fixture.driver.drain(None);
     assert!(fixture.driver.is_over());
     for operation in [&mut in_flight, &mut queued] {
         let Poll::Ready(Err(error)) = poll(operation, Waker::noop()) else {
@@ -345,7 +346,7 @@ fn a_drain_completes_queued_operations_and_those_in_flight_and_refuses_others() 
         );
     }
     // A second drain has no effect.
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -353,17 +354,17 @@ fn a_handle_whose_driver_has_been_drained_serves_the_next_one() {
     let handle = Arc::new(DriverHandle::threadless());
     let (first, _) = driver_on(&handle);
     assert!(!handle.reopen(), "it has a driver");
-    first.drain();
+    first.drain(None);
     assert!(handle.reopen());
     assert!(!handle.reopen(), "one at a time");
     let (second, _) = driver_on(&handle);
     assert!(!second.is_over() && !handle.stopping());
-    first.drain();
+    first.drain(None);
     assert!(
         !handle.stopping(),
         "a driver that has ended stops no other driver of its handle"
     );
-    second.drain();
+    second.drain(None);
     assert_eq!(handle.table.in_use(), 0);
 }
 
@@ -372,7 +373,7 @@ struct Ends(Arc<ThreadlessDriver<Still>>);
 
 impl WakeTask for Ends {
     fn wake(self: Arc<Self>) {
-        self.0.drain();
+        self.0.drain(None);
     }
 }
 

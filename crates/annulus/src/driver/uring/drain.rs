@@ -149,7 +149,7 @@ impl<K: Kernel> Driver<K> {
                 // The batch reads `failed` when it is woken.
                 // SAFETY: Lent: this operation has not been passed to its group.
                 unsafe {
-                    group.as_ref().fail(code);
+                    group.as_ref().failed.store(code, Ordering::Release);
                     self.done.note(group);
                 }
             } else if side.stage == Stage::InFlight

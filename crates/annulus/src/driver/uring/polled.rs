@@ -39,10 +39,7 @@ pub(crate) fn start(
         ring.bind_to_thread();
         let ring = PolledRing::new(ring)?;
         let handle = Arc::new(DriverHandle::new(Box::new(ring.waker())));
-        let limits = Limits {
-            in_flight: limits.in_flight.min(ring.cq_entries()),
-            ..limits
-        };
+        let limits = limits.within(ring.cq_entries());
         Ok(Driver::new(handle, ring, limits, tuning))
     })
 }

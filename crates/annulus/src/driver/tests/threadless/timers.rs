@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{Fixture, NoWake, Still, blocking_threads, limits, tuning};
 use crate::driver::submitter::Clock;
 use crate::driver::threadless::ThreadlessDriver;
+use crate::driver::threadless_state::Drive;
 use crate::driver::{DriverHandle, DriverThread, Opcodes, Operation, Submitter, Thread};
 use crate::op::{FileOp, Sleep};
 use crate::sys::errno::ETIME;
@@ -68,7 +69,7 @@ fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
     fixture.driver.poll();
     assert!(is_completed(&mut long));
     assert_eq!(fixture.kernel.timers(), []);
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn deadlines_that_are_met_leave_one_timer_that_fires_once() {
     fixture.driver.poll();
     assert_eq!(fixture.kernel.timers(), [ns(LONG)]);
     drop(long);
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn a_timer_that_fires_while_it_is_moved_is_armed_again() {
     fixture.kernel.pass(ns(SHORT));
     fixture.driver.poll();
     assert!(is_completed(&mut short));
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn a_thread_that_waits_in_its_ring_needs_no_timer() {
     assert_eq!(fixture.kernel.timers(), []);
     fixture.driver.end_owner_polls();
     assert_eq!(fixture.kernel.timers(), [ns(SHORT)]);
-    fixture.driver.drain();
+    fixture.driver.drain(None);
 }
 
 /// Returns the number of timers, by cancelling those in the kernel; `None` if the kernel does not count (before Linux
@@ -172,5 +173,5 @@ fn a_ring_without_a_thread_has_one_timer_with_the_kernel() {
         None => println!("skip: this kernel cancels one operation at a time"),
     }
     drop(long);
-    driver.drain();
+    driver.drain(None);
 }

@@ -10,6 +10,8 @@ mod line;
 #[cfg(feature = "net")]
 mod order;
 #[cfg(feature = "net")]
+mod shared_addresses;
+#[cfg(feature = "net")]
 mod socket;
 
 pub use cached::CachedReads;
@@ -18,6 +20,8 @@ pub(crate) use cached::{CachedHint, MountHints};
 pub(crate) use line::{Line, Permit, Queued};
 #[cfg(feature = "net")]
 pub(crate) use order::{QueuedSend, SendPermit};
+#[cfg(feature = "net")]
+pub(crate) use shared_addresses::{AddressShare, Claim, Share, SharedAddresses};
 #[cfg(feature = "net")]
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
 

@@ -284,7 +284,12 @@ impl PoolShared {
             self.handle.inbox.drain()
         };
         for chain in inbox {
-            self.accept(state, chain);
+            if state.queue.accept(chain) {
+                if !state.clock_runs {
+                    self.start_clock(state);
+                }
+                self.clock.notify_one();
+            }
         }
         for link in self.handle.cancels.drain() {
             self.cancel_abandoned(state, Slot::of_cancel(link), done);
@@ -305,15 +310,6 @@ impl PoolShared {
             for link in self.handle.cancels.close() {
                 self.cancel_abandoned(state, Slot::of_cancel(link), done);
             }
-        }
-    }
-
-    fn accept(self: &Arc<Self>, state: &mut PoolState, chain: NonNull<Slot>) {
-        if state.queue.accept(chain) {
-            if !state.clock_runs {
-                self.start_clock(state);
-            }
-            self.clock.notify_one();
         }
     }
 

@@ -86,20 +86,19 @@ impl<T: Returns, A> Unpin for Operation<'_, T, A> {}
 
 impl<'a, T: FileOp> Operation<'a, T> {
     pub(crate) fn new(submitter: &'a Submitter, op: T) -> Operation<'a, T> {
-        Operation {
-            submitter,
-            state: OperationState::Fresh(op),
-            time: Time::Unlimited,
-            yielded_ns: 0,
-            map: |output, _| output,
-        }
+        Operation::with_state(submitter, OperationState::Fresh(op))
     }
 
     /// Creates an operation whose result is already known.
     pub(crate) fn ready(submitter: &'a Submitter, output: T::Output) -> Operation<'a, T> {
+        Operation::with_state(submitter, OperationState::Ready(output))
+    }
+
+    #[inline]
+    fn with_state(submitter: &'a Submitter, state: OperationState<'a, T>) -> Operation<'a, T> {
         Operation {
             submitter,
-            state: OperationState::Ready(output),
+            state,
             time: Time::Unlimited,
             yielded_ns: 0,
             map: |output, _| output,

@@ -14,9 +14,9 @@ use std::task::{Context, Poll, Waker, ready};
 
 use super::stream::Stream;
 use crate::driver::core::{
-    Claim, CompletionHandler, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
+    CompletionHandler, Core, Crowd, SharedOperation, Timer, Token, WaitersCell,
 };
-use crate::fd::Socket;
+use crate::fd::{Claim, Socket};
 use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::op::{Accept, accept_multishot};

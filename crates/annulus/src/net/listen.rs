@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use crate::driver::core::{Claim, Core, Share};
-use crate::fd::Socket;
+use crate::driver::core::Core;
+use crate::fd::{Claim, Share, Socket};
 use crate::sys::net::{self, Address, SocketKind};
 use crate::sys::option;
 

@@ -8,8 +8,8 @@ use super::executor::{self, Inbox, Message};
 use super::task::{End, JoinHandle, Promise, ReportedTask};
 use crate::buf::{Arena, BufferLayout};
 use crate::driver::Submitter;
-use crate::driver::core::{AddressShare, SharedAddresses};
 use crate::error::SetupError;
+use crate::fd::{AddressShare, SharedAddresses};
 use crate::metrics::{CoreMetrics, Metrics};
 
 /// A handle to a runtime's cores, for any thread. It may outlive the runtime; its functions then report that the

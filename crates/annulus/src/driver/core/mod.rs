@@ -18,7 +18,6 @@ mod readiness;
 mod receive_buffers;
 mod rings;
 mod shared;
-mod shared_addresses;
 mod sleep;
 mod table;
 #[cfg(test)]
@@ -32,7 +31,6 @@ pub(crate) use operation::SocketOperation;
 #[cfg(feature = "tokio")]
 pub(crate) use other_runtime::{Awake, SleepCalls};
 pub(crate) use shared::SharedOperation;
-pub(crate) use shared_addresses::{AddressShare, Claim, Share, SharedAddresses};
 pub(crate) use table::CompletionHandler;
 pub(crate) use token::Token;
 pub(crate) use waiters::{Crowd, WaitersCell};

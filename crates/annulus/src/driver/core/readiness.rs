@@ -339,21 +339,12 @@ impl Readiness {
     }
 
     fn change(&self, token: u64, interest: Interest) {
-        let woken = self.side(token, interest, Side::change).flatten();
-        let Some(woken) = woken else { return };
+        let woken = self.with_source(token, |source| source.side(interest).change());
+        let Some(Some(woken)) = woken else { return };
         // Foreign code runs with nothing borrowed.
         let waker = woken.wake();
-        let another = self.side(token, interest, |side| side.waiters.keep(waker));
+        let another = self.with_source(token, |source| source.side(interest).waiters.keep(waker));
         drop(another);
-    }
-
-    fn side<T>(
-        &self,
-        token: u64,
-        interest: Interest,
-        act: impl FnOnce(&mut Side) -> T,
-    ) -> Option<T> {
-        self.with_source(token, |source| act(source.side(interest)))
     }
 
     /// Calls `act` with the socket that was added under `token`, if it is still the same.

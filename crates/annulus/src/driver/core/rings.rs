@@ -215,6 +215,10 @@ impl Rings {
         }
     }
 
+    pub(super) fn is_sending(&self) -> bool {
+        self.table.borrow().is_sending()
+    }
+
     // ----- the loop -----
 
     #[inline]
@@ -374,37 +378,30 @@ impl Rings {
 
     #[inline]
     fn count(&self, completion: CompletionInfo) {
-        let counters = &self.notifier.counters;
-        let CompletionInfo {
-            operation, times, ..
-        } = completion;
-        if completion.res < 0 {
-            return self.count_error(completion);
+        if completion.res < 0 && !self.count_error(completion) {
+            return;
         }
-        counters.complete(operation);
-        if let Some((submitted, begun)) = times {
-            self.time(operation, submitted, begun);
+        self.notifier.counters.complete(completion.operation);
+        if let Some((submitted, begun)) = completion.times {
+            self.time(completion.operation, submitted, begun);
         }
     }
 
+    /// Counts an error. Returns `false` if the operation goes on, or is counted as cancelled only.
     #[cold]
-    fn count_error(&self, completion: CompletionInfo) {
+    fn count_error(&self, completion: CompletionInfo) -> bool {
         let counters = &self.notifier.counters;
-        let CompletionInfo { operation, res, .. } = completion;
-        match -res {
-            ECANCELED if completion.stopped && completion.is_multishot => {
-                return counters.cancelled().add(1);
-            }
-            ENOBUFS if completion.is_multishot => return counters.no_buffers().add(1),
-            // The request is repeated; as a single-shot one if the kernel has no multishot form (EINVAL).
-            EAGAIN | EINTR | EINVAL if completion.is_multishot => return,
+        match -completion.res {
             ECANCELED if completion.stopped => counters.cancelled().add(1),
-            errno => counters.fail(operation, errno),
+            ENOBUFS if completion.is_multishot => counters.no_buffers().add(1),
+            // The request is repeated; as a single-shot one if the kernel has no multishot form (EINVAL).
+            EAGAIN | EINTR | EINVAL if completion.is_multishot => {}
+            errno => {
+                counters.fail(completion.operation, errno);
+                return true;
+            }
         }
-        counters.complete(operation);
-        if let Some((submitted, begun)) = completion.times {
-            self.time(operation, submitted, begun);
-        }
+        !completion.is_multishot
     }
 
     #[cold]
@@ -471,12 +468,6 @@ impl Rings {
             leak(Rc::clone(&self.driver));
         }
         left.max(u32::from(has_lent))
-    }
-}
-
-impl Rings {
-    pub(super) fn is_sending(&self) -> bool {
-        self.table.borrow().is_sending()
     }
 }
 

@@ -427,7 +427,7 @@ impl<K: Kernel + Send + 'static> Drive for ThreadlessDriver<K> {
         }
     }
 
-    /// It delivers no completions, because the caller may be a user's `Drop`, unless another thread wanted the turn
+    /// Delivers no completions, because the caller may be a user's `Drop`, unless another thread wanted the turn
     /// meanwhile.
     fn follow_arenas(&self) {
         if self.handle.is_elsewhere() {

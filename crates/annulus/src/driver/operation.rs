@@ -1,8 +1,8 @@
 //! # Safety
 //!
-//! The future of one operation, and the choice of its driver. The slot owns the operation; the future only has a pointer
-//! to it. If the future is dropped early, the operation stays with the driver, which asks the kernel to cancel it and disposes of it at its
-//! final CQE. Invariants: Lent, Once.
+//! The future of one operation, and the choice of its driver. The slot owns the operation; the future only has a
+//! pointer to it. If the future is dropped early, the operation stays with the driver, which asks the kernel to cancel
+//! it and disposes of it at its final CQE. Invariants: Lent, Once.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -163,8 +163,10 @@ impl SocketTable {
 
     /// Returns whether a send is in flight that continues without its future.
     pub(super) fn is_sending(&self) -> bool {
-        let sends = |entry: &SocketEntry| matches!(&entry.stage, Stage::Oneshot { vtable, .. } if vtable.continues_after_drop);
-        (self.entries.iter()).any(|(_, entry)| entry.flies() && sends(entry))
+        self.entries.iter().any(|(_, entry)| match &entry.stage {
+            Stage::Oneshot { vtable, .. } => vtable.continues_after_drop && entry.flies(),
+            Stage::Multishot(..) => false,
+        })
     }
 
     /// Speeds up the end of the core: sends that are complete, but whose memory the kernel keeps until the peer has

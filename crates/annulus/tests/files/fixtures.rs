@@ -1,6 +1,5 @@
 //! All backends, including the simulated one, each with a directory for its files.
 
-use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use annulus::engine::{SetupMode, SqPoll};
 #[cfg(not(annulus_portable))]
 use annulus::fs::Advice;
+#[cfg(not(annulus_portable))]
 use annulus::metrics::Metrics;
 #[cfg(feature = "test-util")]
 use annulus::sim::{Sim, SimConfig};
@@ -113,6 +113,7 @@ impl Fixture {
     }
 
     /// Returns by how much the counts of the engine grow while `work` runs, and its output.
+    #[cfg(not(annulus_portable))]
     pub(crate) async fn counts<T>(&self, work: impl Future<Output = T>) -> (Metrics, T) {
         let before = self.engine.metrics();
         let output = work.await;

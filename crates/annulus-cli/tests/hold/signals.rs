@@ -76,8 +76,11 @@ fn complete_runs_are_in_the_tables_of_an_interrupted_comparison() {
         "out.json",
     ];
     let running = Running::start(bench(dir.path(), &line));
-    // Time for some runs; their number does not matter.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    for name in ["run pread", "run base", "run pread"] {
+        until("a run of each variant is complete", || {
+            running.has_thread(name)
+        });
+    }
     running.send(Signal::TERM);
     let output = running.end();
     is_interrupted(&output, dir.path(), "SIGTERM", 143);

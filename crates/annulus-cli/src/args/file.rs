@@ -61,7 +61,7 @@ Your data:
 
 Exit code:
   0 success; 1 a run failed (wrong result, no space, a variant that hangs); 2 the command line is
-  wrong.";
+  wrong; 3 all runs succeeded, but a run of Annulus raised an --alert.";
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MORE_OPTIONS, after_long_help = FILE_HELP, next_help_heading = "Load")]

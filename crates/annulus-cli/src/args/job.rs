@@ -14,7 +14,7 @@ pub(crate) struct JobArgs {
         conflicts_with_all = [
             "path", "load", "rw", "rwmixread", "bs", "files", "size", "offset", "direct", "buffered", "cold", "hot",
             "memory", "sync", "depth", "threads", "drivers", "runtime", "variants", "dir", "list", "heatmap",
-            "timeline", "syscalls", "flamegraph"
+            "timeline", "syscalls", "flamegraph", "alert"
         ]
     )]
     pub(crate) job_file: Option<PathBuf>,

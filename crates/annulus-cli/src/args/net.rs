@@ -38,8 +38,9 @@ How it measures:
   --rate, requests are sent on a fixed schedule, and latency starts at the scheduled time.
 
 Exit code:
-  0 success; 1 a run failed; 2 the command line is wrong; 77 io_uring, which the load generator
-  needs, is not available.";
+  0 success; 1 a run failed; 2 the command line is wrong; 3 all runs succeeded, but a run of the
+  server at ADDR or of Annulus raised an --alert; 77 io_uring, which the load generator needs, is
+  not available.";
 
 /// The last line of the short help of `bench net`.
 const NET_MORE: &str = "--help explains the measurement, and gives examples.";

@@ -26,4 +26,9 @@ pub(crate) struct BenchWatchArgs {
     /// printed. Monitoring slightly slows the measured code
     #[arg(long, value_name = "ADDRESS", hide_short_help = true)]
     pub(crate) metrics: Option<SocketAddr>,
+
+    /// Check every run against a threshold, such as 'read.p99 > 500us', 'errors > 0%' or 'rate < 1000/s'
+    /// (docs/reference/metrics.md). May be repeated. If a run of Annulus crosses it, the exit code is 3
+    #[arg(long, value_name = "RULE", hide_short_help = true)]
+    pub(crate) alert: Vec<Rule>,
 }

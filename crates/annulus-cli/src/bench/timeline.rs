@@ -7,8 +7,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use annulus::metrics::Histogram;
 use annulus_baselines::slices::{BUCKETS, Recorder, SLICES_MAX, bounds};
 use serde::{Deserialize, Serialize};
+
+use crate::watching::Interval;
 
 /// The number of the slice that begins at the end of the measured time.
 const END: usize = SLICES_MAX as usize;
@@ -271,6 +274,28 @@ impl CallSamples {
         }
         (!calls.is_empty()).then_some(calls)
     }
+}
+
+/// Returns the slices as alert rules take them.
+pub(crate) fn intervals(timeline: Option<&Timeline>) -> Vec<Interval> {
+    let slices = timeline.into_iter().flat_map(Timeline::slices);
+    let intervals = slices.map(|slice| {
+        let mut latency = Histogram::new();
+        for (bucket, count) in slice.latency.0 {
+            let (first, last) = bounds(bucket);
+            // The middle of the bucket minimizes the error of the mean.
+            latency.record_many(first.midpoint(last), count);
+        }
+        Interval {
+            length_ns: slice.length_ns,
+            completed: slice.completions + slice.errors,
+            errors: slice.errors,
+            latency,
+        }
+    });
+    intervals
+        .filter(|interval| interval.length_ns > 0)
+        .collect()
 }
 
 #[cfg(test)]

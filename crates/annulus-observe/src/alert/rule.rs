@@ -236,6 +236,17 @@ impl Rule {
         self.operations.has(operation)
     }
 
+    /// Returns whether the rule is about a part of the latency (`queue.` or `device.`). Only the engine can measure
+    /// parts.
+    pub fn is_about_a_part(&self) -> bool {
+        self.part != Part::Whole
+    }
+
+    /// Returns the time that the condition must hold before the alert is raised, and must fail before it is cleared.
+    pub fn lasting(&self) -> Duration {
+        self.lasting
+    }
+
     pub(super) fn holds(&self, value: f64) -> bool {
         match self.comparison {
             Comparison::Above => value > self.threshold,

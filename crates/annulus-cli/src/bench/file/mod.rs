@@ -15,6 +15,7 @@ use crate::fault::Fault;
 use crate::report::Pictures;
 use crate::signals;
 use crate::trace;
+use crate::watching::Judge;
 
 mod cache;
 mod check;
@@ -36,6 +37,7 @@ mod traced;
 pub(crate) mod variant;
 mod verdict;
 mod verify;
+mod watching;
 mod work;
 mod worker;
 
@@ -106,6 +108,7 @@ fn compare(args: &FileArgs) -> Result<ExitCode, Fault> {
 /// A comparison with one state of the page cache.
 struct Cell<'c> {
     plan: &'c Plan,
+    judge: Judge,
     destination: Option<Destination>,
     pictures: Pictures,
     timeline: bool,
@@ -120,6 +123,7 @@ impl Cell<'_> {
     ) -> Result<Cell<'c>, Fault> {
         Ok(Cell {
             plan,
+            judge: watching::judge(&args.watch.alert, plan)?,
             destination: (args.json.as_deref())
                 .map(|path| Destination::new(path, args.replace))
                 .transpose()?,
@@ -167,11 +171,12 @@ impl Cell<'_> {
         }
         self.pictures.of_files(&report)?;
         printed?;
+        let alerts = watching::verdict(&self.judge, &report.runs);
         match interrupted {
             Some(signal) => Ok(ExitCode::from(signal.exit_code())),
             None => {
                 trace::verdict_on(&report.traced)?;
-                verdict_on(&report, hung)
+                verdict_on(&report, hung).map(|code| alerts.exit_code(code))
             }
         }
     }

@@ -29,6 +29,7 @@ pub(crate) mod table;
 mod traced;
 mod variants;
 mod watch;
+mod watching;
 
 pub(crate) use child::{net_child, net_server};
 pub(crate) use json::Run;
@@ -56,6 +57,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     if let Some(failure) = load::kernel_refuses() {
         return unavailable(&failure);
     }
+    let judge = watching::judge(&options)?;
     let _watching = crate::watching::begin(options.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
@@ -96,13 +98,14 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     }
     pictures.of_network(&report)?;
     printed?;
+    let alerts = watching::verdict(&judge, &options, &report.runs);
     if let Some(signal) = interrupted {
         return Ok(ExitCode::from(signal.exit_code()));
     }
     crate::trace::verdict_on(&report.traced)?;
     Ok(match report.runs.iter().any(Run::failed) {
         true => ExitCode::from(1),
-        false => ExitCode::SUCCESS,
+        false => alerts.exit_code(ExitCode::SUCCESS),
     })
 }
 

@@ -126,6 +126,13 @@ impl Options {
         cells
     }
 
+    /// Returns whether `name` is a server that this command did not start.
+    pub(crate) fn is_there(&self, name: &str) -> bool {
+        let mut external =
+            (self.variants.iter()).filter(|variant| matches!(variant, Variant::External { .. }));
+        external.any(|variant| variant.name() == name)
+    }
+
     /// Returns the load plan of one run against one server.
     pub(crate) fn plan(&self, cell: Cell, target: Target) -> Plan {
         let mut workload = self.workload.clone();

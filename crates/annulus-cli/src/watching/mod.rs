@@ -1,4 +1,5 @@
 //! Monitors a running command: the Prometheus endpoint, alerts on standard error, and shared metrics for `annulus top`.
+//! Alerts of benchmarks are in `judge`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,6 +11,10 @@ use annulus_observe::prometheus::{self, Endpoint};
 
 use crate::args::WatchArgs;
 use crate::fault::Fault;
+
+mod judge;
+
+pub(crate) use judge::{Interval, Judge, Measured, Verdict};
 
 /// The interval at which a server checks its alerts.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

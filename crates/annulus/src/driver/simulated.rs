@@ -41,9 +41,10 @@ pub(crate) fn driver(
     let eventfd = Arc::new(SimEventFd::default());
     let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&eventfd))));
     let kernel = SimKernel::new(Arc::clone(world), Arc::clone(clock), eventfd);
-    // On a clock that only the kernel advances, a wait for a batch would never end.
+    // On a clock that only the kernel advances, busy-polling and a wait for a batch would never end.
     let tuning = Tuning {
         batch_delay_ns: 0,
+        busy_poll_ns: 0,
         ..tuning
     };
     (

@@ -19,6 +19,7 @@ mod local;
 pub(crate) mod polled;
 mod sequence;
 mod sleep;
+mod spin;
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,6 +43,7 @@ use crate::sys::ring::{REAP_MAX, Ring};
 use crate::sys::sqe::{ASYNC, Cqe, Sqe, opcode};
 use counting::Clocks;
 use sequence::Sequence;
+use spin::Spin;
 
 /// The token of the eventfd read that another thread's wake-up completes.
 pub(super) const WAKE: u64 = u64::MAX;
@@ -78,6 +80,8 @@ pub(crate) struct Tuning {
     pub(crate) alone: bool,
     /// The time that a submission waits for tasks whose operations have just completed, ns.
     pub(crate) batch_delay_ns: u64,
+    /// The time to busy-poll for new work before sleeping, ns, if busy-polling has paid recently.
+    pub(crate) busy_poll_ns: u64,
     /// The time that a stop waits for operations in flight.
     pub(crate) drain_timeout: Duration,
 }
@@ -123,6 +127,7 @@ pub(crate) struct Driver<K> {
     due: u32,
     refusals: u32,
     sequence: Sequence,
+    spin: Spin,
     fixed: Fixed,
     draining_until_ns: Option<u64>,
     /// The deadline of the drain, if it does not follow from the driver's timeout.
@@ -173,6 +178,7 @@ impl<K: Kernel> Driver<K> {
             due: 0,
             refusals: 0,
             sequence: Sequence::default(),
+            spin: Spin::default(),
             fixed: Fixed::default(),
             draining_until_ns: None,
             drain_by_ns: None,

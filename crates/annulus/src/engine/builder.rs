@@ -15,6 +15,7 @@ use crate::driver::{
     DriverHandle, DriverThread, Limits, Opcodes, Submitter, Thread, ThreadRingConfig,
 };
 use crate::error::SetupError;
+use crate::narrow::to_ns;
 use crate::ring_options::{RingOptions, ring_option_methods};
 use crate::sys::kernel::Kernel;
 use crate::sys::polling::RingPoll;
@@ -45,6 +46,7 @@ use crate::sys::sq_poll::SqPoll;
 pub struct EngineBuilder {
     options: RingOptions,
     chunk: Option<u32>,
+    busy_poll_ns: u64,
     thread_rings: bool,
     pub(super) iopoll: bool,
 }
@@ -62,6 +64,7 @@ impl Default for EngineBuilder {
         EngineBuilder {
             options: RingOptions::new(1, SQ_ENTRIES, IN_FLIGHT, SetupMode::Cooperative),
             chunk: None,
+            busy_poll_ns: 0,
             thread_rings: true,
             iopoll: false,
         }
@@ -151,6 +154,31 @@ impl EngineBuilder {
         self
     }
 
+    /// Sets how long a driver, which is a thread of the engine or that of a [`CurrentThreadDriver`], busy-polls for a
+    /// completion before it sleeps. [`Duration::ZERO`], the default, turns it off. A driver busy-polls only with
+    /// operations in flight, and only while that has paid off recently. io_uring only. Linux only.
+    ///
+    /// Busy-polling saves the cost of putting a processor to sleep and waking it, but occupies the processor. At depth
+    /// 1 it takes up to this time per operation, during which a current-thread driver runs nothing else. The cost is in
+    /// docs/reference/benchmarking.md.
+    ///
+    /// [`CurrentThreadDriver`]: crate::engine::CurrentThreadDriver
+    ///
+    /// For one read at a time on an idle machine, where waking a thread is a large part of the latency:
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// use std::time::Duration;
+    ///
+    /// let engine = annulus::Engine::builder().busy_poll(Duration::from_micros(50)).build()?;
+    /// engine.nop().await?; // uses a processor for up to 50 µs instead of sleeping
+    /// # Ok(()) }) }
+    /// ```
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.busy_poll_ns = to_ns(time);
+        self
+    }
+
     /// Sets whether the threads of Tokio runtimes get their own rings, with the feature `tokio`; true by default.
     /// Otherwise they submit to the drivers. io_uring only. Linux only.
     pub fn thread_rings(mut self, enabled: bool) -> Self {
@@ -199,6 +227,7 @@ impl EngineBuilder {
             chunk: self.chunk,
             alone: false,
             batch_delay_ns: BATCH_DELAY_NS,
+            busy_poll_ns: self.busy_poll_ns,
             drain_timeout: self.options.drain_timeout,
         }
     }

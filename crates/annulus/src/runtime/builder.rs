@@ -325,6 +325,7 @@ impl RuntimeBuilder {
                 chunk: None,
                 alone: true,
                 batch_delay_ns: 0,
+                busy_poll_ns: 0,
                 drain_timeout: self.options.drain_timeout,
             },
             close_timeout: self.close_timeout,

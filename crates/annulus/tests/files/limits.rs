@@ -78,7 +78,8 @@ fn everything_at_its_smallest_is_enough() {
     for_each_backend_with(
         |builder| {
             let builder = builder.max_in_flight(1).max_in_flight_bytes(1);
-            builder.ring_entries(1).submit_chunk(1).blocking_threads(1)
+            let builder = builder.ring_entries(1).submit_chunk(1).blocking_threads(1);
+            builder.busy_poll(std::time::Duration::ZERO)
         },
         little_workload,
     );

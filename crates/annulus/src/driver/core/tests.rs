@@ -547,6 +547,7 @@ fn drop_without_end(is_asked_to_stop: bool) {
             chunk: None,
             alone: true,
             batch_delay_ns: 0,
+            busy_poll_ns: 0,
             drain_timeout: Duration::from_secs(60),
         },
         close_timeout: Duration::ZERO,

@@ -448,6 +448,7 @@ fn stub_on(handle: &Arc<DriverHandle>) -> (Driver<Stub>, NonNull<Slot>) {
         chunk: None,
         alone: false,
         batch_delay_ns: 0,
+        busy_poll_ns: 0,
         drain_timeout: LONG,
     };
     let mut driver = Driver::new(Arc::clone(handle), Stub::default(), limits, tuning);

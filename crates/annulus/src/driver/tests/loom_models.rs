@@ -286,6 +286,7 @@ fn against_driver(manner: Manner, operations: usize, caller: fn(&Submitter, &Arc
         chunk: None,
         alone: false,
         batch_delay_ns: 0,
+        busy_poll_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };
     let mut driver = Driver::new(Arc::clone(&handle), kernel, limits, tuning);

@@ -133,6 +133,7 @@ fn drive(handle: &Arc<DriverHandle>, late: bool) -> Arc<ThreadlessDriver<Puppet>
         chunk: Some(8),
         alone: true,
         batch_delay_ns: 0,
+        busy_poll_ns: 0,
         drain_timeout: Duration::from_secs(1),
     };
     ThreadlessDriver::new(

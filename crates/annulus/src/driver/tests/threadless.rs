@@ -200,6 +200,7 @@ fn tuning() -> Tuning {
         chunk: Some(3),
         alone: true,
         batch_delay_ns: 0,
+        busy_poll_ns: 0,
         drain_timeout: Duration::from_secs(60),
     }
 }

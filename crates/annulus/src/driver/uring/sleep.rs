@@ -19,7 +19,7 @@ impl<K: Kernel> Driver<K> {
             self.submit();
             return;
         }
-        if self.polls_on() || !self.handle.may_sleep() {
+        if self.spin_before_sleep() || self.polls_on() || !self.handle.may_sleep() {
             return;
         }
         if self.handle.stopping() && self.draining_until_ns.is_none() {

@@ -5,7 +5,7 @@
 //!
 //! A map reads with page faults: each blocks its thread, one at a time, and an error is a signal. A miss of a pool is
 //! an operation: a task waits and not its thread, many are in flight, and an error is an [`io::Error`](std::io::Error)
-//! for exactly those who wait. A hit costs a few nanoseconds, and changes no memory that threads share.
+//! for exactly those who wait. A hit changes no memory that threads share.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -25,6 +25,8 @@
 //! # assert_eq!((record[0], record[5999], pages.len()), (7, 7, 3));
 //! # Ok(()) }) }
 //! ```
+//!
+//! The [guide] shows the move from a map, and when a map is better.
 //!
 //! # What to know
 //!
@@ -47,6 +49,10 @@ mod budget;
 #[cfg(all(feature = "bytes", not(annulus_loom)))]
 mod chain;
 mod entry;
+// The page of docs/guide, whose examples are tested here. The page is a symbolic link, so that the package contains it.
+#[cfg(all(doc, not(annulus_loom)))]
+#[doc = include_str!("../guide/pool.txt")]
+pub mod guide {}
 #[cfg(not(annulus_loom))]
 mod file;
 #[cfg(not(annulus_loom))]

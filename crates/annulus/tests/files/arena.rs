@@ -97,6 +97,38 @@ fn only_transfers_of_an_arenas_buffers_use_the_registration() {
 }
 
 #[test]
+fn buffers_that_are_kept_lie_in_their_order_and_stay_registered() {
+    for_each_backend(async |fixture| {
+        let file = fixture.file("f", &bytes(4, 8 * PAGE)).await;
+        let arena = arena(&fixture.engine, 8, PAGE + 1);
+        let registered = is_registered(fixture, &arena);
+        let mut kept: Vec<_> = (0..8).map(|_| arena.try_take().unwrap()).collect();
+        kept.sort_by_key(|buf| buf.index());
+        for pass in 0..3 {
+            uncache(&file).await;
+            let before = fixture.engine.metrics();
+            for at in 0..8 {
+                let buf = kept.remove(0);
+                kept.push(
+                    file.read_exact_at(buf, at * (PAGE as u64 - 1))
+                        .await
+                        .unwrap(),
+                );
+            }
+            let after = fixture.engine.metrics();
+            let by_driver = 8 - (after.fast_path - before.fast_path);
+            let fixed = if registered { by_driver } else { 0 };
+            assert_eq!(after.fixed - before.fixed, fixed, "pass {pass}");
+        }
+        let first = kept[0].as_ptr().addr();
+        for (number, buf) in kept.iter().enumerate() {
+            let distance = buf.as_ptr().addr() - first;
+            assert_eq!((buf.index(), distance), (number, number * 2 * PAGE));
+        }
+    });
+}
+
+#[test]
 fn direct_reads_into_an_arena_return_the_contents_of_the_file() {
     for_each_backend(async |fixture| {
         let contents = bytes(3, 64 * PAGE);

@@ -1,7 +1,8 @@
 //! Several pages at once, of one file or of many.
 //!
 //! Batches that hold pages and wait for frames could wait for each other indefinitely. So a batch that finds no free
-//! frame drops all its pages, and continues when it is its turn: only one at a time holds pages while it waits.
+//! frame, or a read that waits for one, drops all its pages, and continues when it is its turn: only one batch at a
+//! time holds pages while it waits.
 
 use std::io;
 
@@ -65,7 +66,9 @@ fn begin<'a>(
                 return Ok(None);
             };
             if let Some(mut waiting) = core.join(page, Some(frame)) {
-                waiting.begin();
+                if !waiting.begin() {
+                    return Ok(None);
+                }
                 break Request::Read(waiting);
             }
         };

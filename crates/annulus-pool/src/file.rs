@@ -1,6 +1,6 @@
 //! A file of a pool: its table of pages, and the ways to read them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub(crate) struct FileCore {
     direct: bool,
     me: Weak<FileCore>,
     table: Box<[Entry]>,
-    loads: Mutex<HashMap<u32, Arc<Load>>>,
+    loads: Mutex<BTreeMap<u32, Arc<Load>>>,
 }
 
 impl PoolFile {
@@ -223,8 +223,8 @@ impl PoolFile {
         ))
     }
 
-    /// Starts to read the pages of a range that are not in memory, and returns at once. It reads at most an eighth of
-    /// the frames ahead, and evicts no page that is held. The first call that asks for such a page ends its read.
+    /// Starts to read the pages of a range that are not in memory, and returns at once. Reads ahead take at most an
+    /// eighth of the frames at a time, and evict no page that is held. The first call for such a page ends its read.
     pub fn prefetch(&self, bytes: Range<u64>) {
         if self.core.pool.check_process().is_err() {
             return;
@@ -355,7 +355,13 @@ impl FileCore {
         self.pool.check_process()?;
         Counters::add(&self.pool.counters.misses, 1);
         loop {
-            if let Some(waiting) = self.join(page, None) {
+            let is_absent = matches!(self.entry(page).state(), State::Absent { .. });
+            let frame = if is_absent {
+                self.pool.try_frame()
+            } else {
+                None
+            };
+            if let Some(waiting) = self.join(page, frame) {
                 return waiting.await;
             }
             if let Some(guard) = self.hit(page) {
@@ -392,6 +398,7 @@ impl FileCore {
                     return None;
                 }
                 Counters::add(&self.pool.counters.loads, 1);
+                let has_frame = frame.is_some();
                 let reading = Box::pin(read(
                     Arc::clone(&self.pool),
                     Arc::clone(&self.file),
@@ -399,7 +406,7 @@ impl FileCore {
                     self.bytes_of(page),
                     frame,
                 ));
-                let load = Arc::new(Load::new(reading, evicted, !joins));
+                let load = Arc::new(Load::new(reading, evicted, has_frame, !joins));
                 loads.insert(page, Arc::clone(&load));
                 load
             }
@@ -449,7 +456,7 @@ impl FileCore {
     }
 
     /// Removes an unfinished load.
-    fn forget(&self, loads: &mut HashMap<u32, Arc<Load>>, page: u32, load: &Load) {
+    fn forget(&self, loads: &mut BTreeMap<u32, Arc<Load>>, page: u32, load: &Load) {
         loads.remove(&page);
         let evicted = load.evicted;
         self.entry(page).set(State::Absent { evicted });
@@ -581,12 +588,14 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Begins the read before this is awaited.
-    pub(crate) fn begin(&mut self) {
+    /// Begins the read before this is awaited. Returns `false` if it may wait for a frame.
+    pub(crate) fn begin(&mut self) -> bool {
+        let Some(load) = self.load.as_ref().filter(|load| load.has_frame) else {
+            return false;
+        };
         Counters::add(&self.file.pool.counters.misses, 1);
-        if let Some(load) = &self.load {
-            self.file.go_on(self.page, load);
-        }
+        self.file.go_on(self.page, load);
+        true
     }
 
     fn found(&mut self, load: &Arc<Load>, context: &Context<'_>) -> Poll<io::Result<Page>> {

@@ -13,6 +13,8 @@ use crate::sync::lock;
 type Reading = Pin<Box<dyn Future<Output = io::Result<ArenaBuf>> + Send>>;
 
 pub(crate) struct Load {
+    /// False if the load began by waiting for a frame.
+    pub(crate) has_frame: bool,
     /// The time at which the page was last in memory, in evictions.
     pub(crate) evicted: Option<u32>,
     /// The frame and the read; `None` once it is done.
@@ -74,8 +76,14 @@ pub(crate) enum Left {
 }
 
 impl Load {
-    pub(crate) fn new(reading: Reading, evicted: Option<u32>, detached: bool) -> Load {
+    pub(crate) fn new(
+        reading: Reading,
+        evicted: Option<u32>,
+        has_frame: bool,
+        detached: bool,
+    ) -> Load {
         Load {
+            has_frame,
             evicted,
             reading: Mutex::new(Some(reading)),
             state: Mutex::new(State {

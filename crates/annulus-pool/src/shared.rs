@@ -225,15 +225,18 @@ impl Shared {
         let starving = self.starving.load(Ordering::SeqCst);
         let wanted = missing.max(starving).min(BATCH);
         let mut files = Vec::new();
-        let mut tries = evictor.queues.queued();
-        while gone.len() < wanted && tries > 0 {
+        // Frames that cannot go are put back at the end, so that each frame is considered once.
+        let mut kept = Vec::new();
+        while gone.len() < wanted {
             let wanted = wanted - gone.len();
-            let chosen = self.choose(&mut evictor.queues, wanted, &mut tries, &mut files);
+            let chosen = self.choose(&mut evictor.queues, wanted, &mut kept, &mut files);
             if chosen.is_empty() {
                 break;
             }
-            gone.extend(self.free(&mut evictor, chosen, &mut files));
+            gone.extend(self.free(&mut evictor, chosen, &mut kept, &mut files));
         }
+        kept.into_iter()
+            .for_each(|frame| evictor.queues.keep(frame));
         Counters::add(&self.counters.evicted, gone.len() as u64);
         drop(evictor);
         // Outside of the lock: the last reference to a file frees its pages, and a frame wakes who waits for it.
@@ -241,21 +244,20 @@ impl Shared {
         drop(gone);
     }
 
-    /// Unlinks up to `wanted` pages. Files that the caller has to drop outside of the lock go to `files`.
+    /// Unlinks up to `wanted` pages. Frames that cannot go go to `kept`, and files to `files`, which the caller drops
+    /// outside of the lock.
     fn choose(
         &self,
         queues: &mut Queues,
         wanted: usize,
-        tries: &mut usize,
+        kept: &mut Vec<u32>,
         files: &mut Vec<Arc<FileCore>>,
     ) -> Vec<Unlinked> {
         let mut chosen = Vec::new();
-        let mut kept = Vec::new();
-        while chosen.len() < wanted && *tries > 0 {
+        while chosen.len() < wanted {
             let Some(frame) = queues.next(&self.uses) else {
                 break;
             };
-            *tries -= 1;
             let filled = lock(&self.frames[frame as usize]);
             let owner = filled.page.as_ref().filter(|_| filled.pins == 0);
             // Without a file, the end of the file frees the frame.
@@ -276,15 +278,16 @@ impl Shared {
                 kept.push(frame);
             }
         }
-        kept.into_iter().for_each(|frame| queues.keep(frame));
         chosen
     }
 
-    /// Frees unlinked frames that no one reads, and returns their memory. The others are linked again, or freed later.
+    /// Frees unlinked frames that no one reads, and returns their memory. The others are linked again and go to `kept`,
+    /// or are freed later.
     fn free(
         &self,
         evictor: &mut Evictor,
         unlinked: Vec<Unlinked>,
+        kept: &mut Vec<u32>,
         files: &mut Vec<Arc<FileCore>>,
     ) -> Vec<ArenaBuf> {
         let ordered = barrier::heavy();
@@ -307,7 +310,7 @@ impl Shared {
                 None => false,
             };
             if is_linked {
-                evictor.queues.keep(frame);
+                kept.push(frame);
                 continue;
             }
             let mut filled = lock(&self.frames[frame as usize]);
@@ -353,7 +356,7 @@ impl Shared {
                 unlinked.push(Unlinked { frame, entry: None });
             }
         }
-        let mut gone = self.free(&mut evictor, unlinked, &mut Vec::new());
+        let mut gone = self.free(&mut evictor, unlinked, &mut Vec::new(), &mut Vec::new());
         gone.append(&mut evictor.free_limbo(self));
         drop(evictor);
         drop(gone);

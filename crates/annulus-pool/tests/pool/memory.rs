@@ -121,3 +121,18 @@ async fn a_task_with_all_pages_in_memory_lets_others_run() {
         file.page(0).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_page_that_was_read_last_goes_if_all_others_are_held() {
+    let on_disk = OnDisk::new(40 * PAGE);
+    let (_pool, file) = opened(&on_disk, 24).await;
+    let mut held = Vec::new();
+    for number in 0..23 {
+        // Used twice, so that they are in the main queue.
+        file.page(number).await.unwrap();
+        held.push(file.page(number).await.unwrap());
+    }
+    for number in 23..40 {
+        assert_eq!(&*file.page(number).await.unwrap(), on_disk.page(number));
+    }
+}

@@ -1,7 +1,7 @@
 //! Random calls on a simulated kernel with all faults, compared with arrays: small pools, guards that are held and
 //! forgotten, futures that are dropped at any await, files that are closed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
@@ -31,6 +31,22 @@ struct Worker {
     may_hold: Rc<Cell<usize>>,
     batch: usize,
     checked: Rc<Cell<u64>>,
+    task: usize,
+    calls: Rc<Calls>,
+}
+
+/// The current call of each task. Printed if the run fails.
+struct Calls {
+    pool: PagePool,
+    each: RefCell<Vec<String>>,
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{:#?}\n{:?}", self.each.borrow(), self.pool.stats());
+        }
+    }
 }
 
 #[test]
@@ -61,6 +77,10 @@ fn run(seed: u64, steps: u64) {
         let frames = [1, 2, 3, 5, 8, 24][seed as usize % 6];
         let pool = crate::pool(&engine, frames);
         let may_hold = Rc::new(Cell::new(frames / 2));
+        let calls = Rc::new(Calls {
+            pool: pool.clone(),
+            each: RefCell::new(vec![String::new(); TASKS as usize]),
+        });
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
                 spawn(
@@ -74,6 +94,8 @@ fn run(seed: u64, steps: u64) {
                         may_hold: Rc::clone(&may_hold),
                         batch: (frames / 2).max(1),
                         checked: Rc::clone(&counted),
+                        task: task as usize,
+                        calls: Rc::clone(&calls),
                     }
                     .work(steps),
                 )
@@ -128,7 +150,16 @@ impl Worker {
         let offset = self.rng.u64(..FILE_BYTES);
         let bytes = self.rng.u64(1..=(FILE_BYTES - offset).min(3 * PAGE as u64));
         let mut buf = vec![0; bytes as usize];
-        match self.rng.u8(..16) {
+        let choice = self.rng.u8(..16);
+        let held: Vec<_> = self
+            .guards
+            .iter()
+            .map(|(_, number, page)| (number, page))
+            .collect();
+        let call =
+            format!("{choice}: file {number}, page {page}, {bytes} from {offset}; holds {held:?}");
+        self.calls.each.borrow_mut()[self.task] = call;
+        match choice {
             0..=4 => {
                 let wanted = file.page(page);
                 if let Some(guard) = with_luck(&self.engine, &mut self.rng, wanted)

@@ -112,15 +112,16 @@ async fn a_prefetched_page_is_there_or_on_its_way() {
     let on_disk = OnDisk::new(64 * PAGE);
     let (pool, file) = opened(&on_disk, 64).await;
     file.prefetch(0..1 << 20);
-    // An eighth of the frames.
-    assert_eq!((pool.stats().loads, pool.stats().misses), (8, 0));
+    // An eighth of the frames at a time; a read that is done makes space for another one.
+    let loads = pool.stats().loads;
+    assert!((8..=64).contains(&loads), "{loads}");
     for number in 0..8 {
         while file.try_page(number).is_none() {
             tokio::task::yield_now().await;
         }
         assert_eq!(&*file.try_page(number).unwrap(), on_disk.page(number));
     }
-    assert_eq!((pool.stats().loads, pool.stats().misses), (8, 0));
+    assert_eq!((pool.stats().loads, pool.stats().misses), (loads, 0));
 }
 
 #[tokio::test]

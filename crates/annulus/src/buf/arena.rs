@@ -473,8 +473,8 @@ impl ArenaBuf {
 
     /// Returns the number of the buffer within the arena, starting at 0.
     ///
-    /// Buffers lie in the order of their numbers: buffer n starts n times the layout's `bytes`, rounded up to a multiple
-    /// of 4,096, after buffer 0. A buffer may be kept as long as the program runs, and used for any number of
+    /// Buffers lie in the order of their numbers: buffer n starts n times the layout's `bytes`, rounded up to a
+    /// multiple of 4,096, after buffer 0. A buffer may be kept as long as the program runs, and used for any number of
     /// operations; each of them uses the registration.
     ///
     /// The number finds what belongs to a buffer, in a table beside the arena:

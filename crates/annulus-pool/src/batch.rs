@@ -6,8 +6,9 @@
 
 use std::io;
 
-use crate::file::{PoolFile, Waiting};
+use crate::file::PoolFile;
 use crate::page::Page;
+use crate::table::Waiting;
 
 enum Request<'a> {
     Here(Page),
@@ -21,7 +22,7 @@ pub(crate) async fn pages<'a>(
     let Some((first, _)) = asked.clone().next() else {
         return Ok(Vec::new());
     };
-    let pool = first.core().pool();
+    let pool = &first.core().pool;
     if asked.len() > pool.frame_count() {
         let what = format!(
             "{} pages at once, and the pool has {} frames: ask for fewer, or give the pool more memory",
@@ -56,13 +57,13 @@ fn begin<'a>(
     let mut wanted = Vec::with_capacity(asked.len());
     for (file, number) in asked {
         let core = file.core();
-        core.pool().check_process()?;
+        core.pool.check_process()?;
         let page = core.number(number)?;
         let one = loop {
             if let Some(guard) = core.hit(page) {
                 break Request::Here(guard);
             }
-            let Some(frame) = core.pool().try_frame() else {
+            let Some(frame) = core.pool.try_frame() else {
                 return Ok(None);
             };
             if let Some(mut waiting) = core.join(page, Some(frame)) {

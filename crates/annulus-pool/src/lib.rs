@@ -76,6 +76,8 @@ mod shared;
 mod stats;
 mod sync;
 #[cfg(not(annulus_loom))]
+mod table;
+#[cfg(not(annulus_loom))]
 mod waiting;
 
 #[cfg(all(feature = "bytes", not(annulus_loom)))]

@@ -84,7 +84,7 @@ impl PagePool {
     pub async fn pages(&self, asked: &[(&PoolFile, u64)]) -> io::Result<Vec<Page>> {
         if asked
             .iter()
-            .any(|(file, _)| !Arc::ptr_eq(file.core().pool(), &self.core))
+            .any(|(file, _)| !Arc::ptr_eq(&file.core().pool, &self.core))
         {
             let what = "a file of another pool: open it with this one";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));

@@ -13,11 +13,11 @@ use annulus::buf::{Arena, ArenaBuf};
 use annulus::{Engine, IoBuf};
 
 use crate::entry::{self, State};
-use crate::file::FileCore;
 use crate::page::{Base, Page};
 use crate::policy::{Queues, Uses};
 use crate::stats::{Counters, Hits};
 use crate::sync::lock;
+use crate::table::FileCore;
 use crate::waiting::Pool;
 use crate::{barrier, forked, hazard, waiting};
 

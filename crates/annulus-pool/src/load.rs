@@ -3,7 +3,8 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use annulus::buf::ArenaBuf;
@@ -19,6 +20,8 @@ pub(crate) struct Load {
     pub(crate) evicted: Option<u32>,
     /// The frame and the read; `None` once it is done.
     reading: Mutex<Option<Reading>>,
+    /// True if a thread could not go on with the read, because another one had it.
+    missed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -86,6 +89,7 @@ impl Load {
             has_frame,
             evicted,
             reading: Mutex::new(Some(reading)),
+            missed: AtomicBool::new(false),
             state: Mutex::new(State {
                 detached,
                 ..State::default()
@@ -111,18 +115,42 @@ impl Load {
 
     /// Goes on with the read, and returns its result to exactly one caller. Never waits for another thread.
     pub(crate) fn poll(self: &Arc<Load>) -> Option<io::Result<ArenaBuf>> {
-        // If another thread has it, that one wakes all who wait.
-        let mut reading = self.reading.try_lock().ok()?;
+        let mut reading = match self.try_reading() {
+            Some(reading) => reading,
+            None => {
+                // The thread that has it wakes all who wait, if it has not looked at this yet.
+                self.missed.store(true, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                self.try_reading()?
+            }
+        };
         let waker = Waker::from(Arc::clone(self));
         let future = reading.as_mut()?;
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => None,
+            Poll::Pending => {
+                drop(reading);
+                fence(Ordering::SeqCst);
+                // The operation may have completed while another thread could not go on with it.
+                if self.missed.swap(false, Ordering::SeqCst) {
+                    waker.wake();
+                }
+                None
+            }
             Poll::Ready(result) => {
                 let done = reading.take();
                 drop(reading);
                 drop(done);
                 Some(result)
             }
+        }
+    }
+
+    /// Takes the read, unless another thread has it.
+    fn try_reading(&self) -> Option<MutexGuard<'_, Option<Reading>>> {
+        match self.reading.try_lock() {
+            Ok(reading) => Some(reading),
+            Err(TryLockError::Poisoned(reading)) => Some(reading.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 

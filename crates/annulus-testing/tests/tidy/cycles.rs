@@ -18,7 +18,7 @@ const LARGEST: [(&str, usize); 10] = [
     ("annulus-hyper", 2),
     ("annulus-object-store", 3),
     ("annulus-observe", 1),
-    ("annulus-pool", 3),
+    ("annulus-pool", 2),
     ("annulus-preload", 4),
     ("annulus-testing", 1),
 ];

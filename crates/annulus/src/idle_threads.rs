@@ -13,7 +13,8 @@ pub(crate) struct IdleThreads {
 }
 
 impl IdleThreads {
-    /// Returns whether no thread waits.
+    /// Returns whether no thread waits. The pool of other platforms does not ask.
+    #[cfg(all(target_os = "linux", not(annulus_portable)))]
     pub(crate) fn is_empty(&self) -> bool {
         self.idle.is_empty()
     }

@@ -105,7 +105,7 @@ impl PoolFile {
         crate::batch::pages(asked).await
     }
 
-    /// Calls `look` with the bytes of a page if it is in memory. Faster than a guard by a little.
+    /// Calls `look` with the bytes of a page if it is in memory.
     #[inline]
     pub fn with<R>(&self, number: u64, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let page = self.try_page(number)?;

@@ -20,6 +20,13 @@ struct Block {
     number: usize,
 }
 
+impl Block {
+    /// Returns the position of an empty slot.
+    fn empty(&self) -> Option<usize> {
+        (self.slots.iter()).position(|slot| entry::protected(slot) == 0)
+    }
+}
+
 #[derive(Default)]
 struct Blocks {
     all: Vec<&'static Block>,
@@ -81,34 +88,35 @@ fn search(hot: &Hot) -> (&'static AtomicUsize, usize) {
         let blocks = owned.len();
         for distance in 0..blocks {
             let block = owned[(from + distance) % blocks];
-            let is_empty = |slot: &AtomicUsize| entry::protected(slot) == 0;
-            if let Some(at) = block.slots.iter().position(is_empty) {
+            if let Some(at) = block.empty() {
                 return (block, at);
             }
         }
-        let block = take_block();
+        let (block, at) = take_block();
         owned.push(block);
-        (block, 0)
+        (block, at)
     });
     // In a destructor of a thread that ends: a block that stays with it.
-    let (block, at) = found.unwrap_or_else(|_| (take_block(), 0));
+    let (block, at) = found.unwrap_or_else(|_| take_block());
     hot.block.set(Some(block));
     hot.at.set(at);
     (&block.slots[at], block.number)
 }
 
-fn take_block() -> &'static Block {
+/// Takes a block without an owner, or a new one. Returns it with an empty slot: guards that have outlived the thread
+/// that took them keep theirs.
+fn take_block() -> (&'static Block, usize) {
     let mut blocks = blocks();
-    let is_free = |block: &&Block| block.slots.iter().any(|slot| entry::protected(slot) == 0);
-    if let Some(at) = blocks.unowned.iter().position(is_free) {
-        return blocks.unowned.swap_remove(at);
+    let empty = |(nth, block): (usize, &&'static Block)| Some((nth, block.empty()?));
+    if let Some((nth, at)) = blocks.unowned.iter().enumerate().find_map(empty) {
+        return (blocks.unowned.swap_remove(nth), at);
     }
     let block: &'static Block = Box::leak(Box::new(Block {
         slots: [const { AtomicUsize::new(0) }; SLOTS],
         number: blocks.all.len(),
     }));
     blocks.all.push(block);
-    block
+    (block, 0)
 }
 
 /// Returns the addresses from `from` to `to` that a slot protects, as distances from `from`, sorted. To be called after

@@ -67,3 +67,24 @@ fn threads_that_read_beside_eviction_never_see_other_bytes() {
     let stats = pool.stats();
     assert!(found > 0 && stats.evicted > 1000, "{found} {stats:?}");
 }
+
+#[test]
+fn a_guard_outlives_its_thread_and_keeps_its_slot() {
+    let on_disk = OnDisk::new(64 * PAGE);
+    let engine = Engine::new().unwrap();
+    let pool = pool(&engine, 4);
+    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    // The first access of each thread is a hit, with the slots of the thread before it.
+    let taken = |number| {
+        drop(file.page_blocking(number).unwrap());
+        let hit = || file.try_page(number).unwrap();
+        std::thread::scope(|scope| scope.spawn(hit).join().unwrap())
+    };
+    let guards = [taken(0), taken(1), taken(2)];
+    for number in 3..64 {
+        assert!(*file.page_blocking(number).unwrap() == *on_disk.page(number));
+    }
+    for (number, guard) in guards.iter().enumerate() {
+        assert!(**guard == *on_disk.page(number as u64), "page {number}");
+    }
+}

@@ -65,8 +65,8 @@ const DEADLINE: Duration = Duration::from_secs(8);
 /// Serves `app` on every core, until SIGTERM or SIGINT. Await the result in a Tokio runtime, or call
 /// [`run`](Serve::run) outside of one.
 ///
-/// `endpoint` is an address, or a bound listener of std or Tokio, as from `listenfd` or systemd: a `TcpListener` or a
-/// `UnixListener`. With an address, each core binds its own socket. The socket of a listener is shared by all cores.
+/// `endpoint` is an address, or a bound `TcpListener` or `UnixListener` of std or Tokio. With an address, each core
+/// binds its own socket. The socket of a listener is shared by all cores.
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixListener;

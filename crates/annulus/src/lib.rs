@@ -2,7 +2,7 @@
 //!
 //! Annulus is for programs that keep many reads or writes in flight: storage engines, databases, file servers and
 //! proxies. The API is safe. Where io_uring is missing or blocked, the same program runs on a thread pool and epoll.
-//! For a single read at a time, `pread` is as fast; for data in memory that need not be copied, `mmap` is faster.
+//! For a single read at a time, `pread` is faster; for data in memory that need not be copied, `mmap` is faster.
 //!
 //! # First program
 //!

@@ -98,6 +98,10 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
 /// Ends serving a connection. Queued bytes are sent, and unread ones stay buffered.
 pub(crate) fn stop_serving(inner: &mut Inner, entry: &Entry, connection: Conn) {
     output::flush(inner, connection);
+    if inner[connection].backlog.is_empty() {
+        // The ring will not poll for room any more, and the kernel knows whether the socket is writable.
+        inner[connection].outbound.drain();
+    }
     unread::copy_out(inner, connection);
     stop_receiving(inner, connection);
     count_unserved(inner);

@@ -235,6 +235,33 @@ static void every_blocking_call_waits_for_deferred_output(void) {
     print_arrives(print_and_block);
 }
 
+/* The library holds received bytes of the member, so it reports them after the removal, and with them what the kernel
+ * has by then. */
+static void a_removed_member_whose_socket_was_full_is_reported_as_writable(void) {
+    static const uint32_t ways[] = {EPOLLONESHOT, EPOLLONESHOT | EPOLLET, EPOLLET, 0};
+    static unsigned char bytes[1 << 20];
+    for (int i = 0; i < 4; i++) {
+        int set = new_set();
+        struct pair pair = joined_narrow(set, EPOLLIN);
+        peer_send(&pair, "get");
+        await_delivery(&pair);
+        print_next(set);
+        fill(bytes, sizeof bytes, 0);
+        uint64_t count = (uint64_t)MUST(write(pair.app, bytes, sizeof bytes));
+        GOT(control(set, EPOLL_CTL_DEL, pair.app, 0, 0));
+        poll_once(set);
+        struct judge judge;
+        judge_start_reading(&judge, &pair, count);
+        judge_print(&judge);
+        await_acknowledged(pair.app);
+        add(set, pair.app, EPOLLIN | EPOLLOUT | ways[i], 1);
+        print_now(set);
+        print_read(pair.app, 9);
+        MUST(close(pair.app) | close(set));
+        MUST(syscall(SYS_close, pair.peer));
+    }
+}
+
 /* ---- a blocking write that waits behind deferred output ---- */
 
 static _Atomic bool returned;
@@ -572,6 +599,7 @@ static const struct app_case cases[] = {
     CASE(deferred_output_is_sent_after_removal_from_its_set, "served:write"),
     CASE(a_blocking_write_comes_after_deferred_output, "served:write"),
     CASE(every_blocking_call_waits_for_deferred_output, "served:write"),
+    CASE(a_removed_member_whose_socket_was_full_is_reported_as_writable, "served:epoll_wait back:several_sets<=0"),
     CASE(a_time_limit_ends_a_write_behind_deferred_output, "served:write back:blocking"),
     CASE(a_reset_ends_a_blocking_write_behind_deferred_output, "served:write back:blocking"),
     CASE(a_signal_ends_a_blocking_write_behind_deferred_output_or_does_not, "served:write back:blocking"),

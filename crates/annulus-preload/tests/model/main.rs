@@ -39,13 +39,13 @@ struct Model {
 
 /// The regressions are an edge after SO_RCVLOWAT without all events, last bytes that were not read, a oneshot member
 /// that was reported twice, an error that was not reported again, a reset behind unread bytes, a connection that was
-/// reset between its removal and its next ADD.
+/// reset between its removal and its next ADD, a socket that was full when its member was removed.
 static SOCKETS: Model = Model {
     driver: Program::c("model"),
     seeds: 30,
     seeds_per_process: 5,
     rounds: "25",
-    regressions: &[4830, 10055, 10221, 14368, 60535, 1930],
+    regressions: &[4830, 10055, 10221, 14368, 60535, 1930, 32124],
 };
 
 /// One sequence per process: its counters must show that it was served. The regressions are

@@ -682,7 +682,7 @@ static void closing_the_set_lets_writes_arrive(void) {
 
 /* As in a program that creates an event loop for each of its tasks. */
 static void closed_sets_leave_no_memory(void) {
-    long pages[2] = {0, 0};
+    long pages[3];
     int right = 0;
     for (int i = 0; i < 60; i++) {
         int set = new_set();
@@ -705,10 +705,12 @@ static void closed_sets_leave_no_memory(void) {
         peer_close(&pair);
         peer_close(&idle);
         FILE *file = fopen("/proc/self/statm", "r");
-        MUST(fscanf(file, "%ld", &pages[i >= 20]));
+        MUST(fscanf(file, "%ld", &pages[i / 20]));
         fclose(file);
     }
-    print("right: %d, memory stays: %s\n", right, pages[1] - pages[0] < 5000 ? "yes" : "no");
+    /* The library's thread may start at any time, and reserves memory for its allocations. A leak adds to both parts. */
+    bool stays = pages[1] - pages[0] < 2500 || pages[2] - pages[1] < 2500;
+    print("right: %d, memory stays: %s\n", right, stays ? "yes" : "no");
 }
 
 static void connections_open_and_close(void) {

@@ -139,6 +139,11 @@ pub(crate) const BACKEND: (&str, &str) = (
     "backend_info",
     "The backend in use, and the reason for a fallback",
 );
+#[cfg(feature = "prometheus")]
+pub(crate) const PROCESSES: (&str, &str) = (
+    "processes",
+    "Processes of this machine that share their metrics, and those that cannot be read",
+);
 pub(crate) const ALERT: (&str, &str) = ("alert", "1 while the alert is raised");
 
 pub(crate) const PASSED: (&str, &str) = (

@@ -1,5 +1,6 @@
 //! The command line of `annulus top`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use annulus_observe::alert::Rule;
@@ -38,6 +39,11 @@ pub(crate) struct TopArgs {
     /// Length of an interval, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
+
+    /// Serve Prometheus metrics of all processes that share theirs, at http://ADDRESS/metrics, until a signal ends the
+    /// command. Port 0 selects a free port, which is printed
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["pid", "once", "json", "interval", "alert"])]
+    pub(crate) serve: Option<SocketAddr>,
 
     /// Report when a threshold is crossed, such as 'read.p99 > 500us for 5s', 'errors > 0.1%' or 'rate < 1000/s'
     /// (docs/reference/metrics.md). May be repeated. With --once, the exit code is then 3

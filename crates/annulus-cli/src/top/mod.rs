@@ -24,10 +24,14 @@ mod units;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
+
+use annulus_observe::prometheus::serve_machine;
 
 use crate::args::TopArgs;
 use crate::fault::Fault;
+use crate::watching::refused;
 use observer::{Observation, Observed, Observer};
 pub(crate) use process::Process;
 use report::Report;
@@ -36,6 +40,15 @@ use report::Report;
 const RAISED: u8 = 3;
 
 pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Fault> {
+    if let Some(address) = args.serve {
+        let endpoint = serve_machine(address).map_err(|error| refused("--serve", &error))?;
+        let address = endpoint.addr();
+        note!("annulus: metrics of all processes at http://{address}/metrics");
+        // A signal ends the process.
+        loop {
+            thread::park();
+        }
+    }
     let pid = match args.pid {
         Some(pid) => pid,
         None => match list::only_process(args)? {

@@ -33,7 +33,7 @@ pub(crate) fn begin(metrics: Option<SocketAddr>) -> Result<Watching, Fault> {
     }
     let endpoint = match metrics {
         Some(addr) => {
-            let endpoint = prometheus::serve(addr).map_err(|error| refused(&error))?;
+            let endpoint = prometheus::serve(addr).map_err(|error| refused("--metrics", &error))?;
             note!("annulus: metrics at http://{}/metrics", endpoint.addr());
             Some(endpoint)
         }
@@ -58,16 +58,19 @@ pub(crate) fn serving(args: &WatchArgs) -> Result<Watching, Fault> {
     Ok(watching)
 }
 
-fn refused(error: &io::Error) -> Fault {
+/// Returns the error of an endpoint, with what to do. `option` has its address.
+pub(crate) fn refused(option: &str, error: &io::Error) -> Fault {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another process uses it; give --metrics another port, or 0 for a free one"
+            format!("another process uses it; give {option} another port, or 0 for a free one")
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address; `ip address` lists its addresses"
+            "this machine does not have that address; `ip address` lists its addresses".to_owned()
         }
-        io::ErrorKind::PermissionDenied => "ports below 1024 need root; choose a higher one",
-        _ => "give --metrics another address",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need root; choose a higher one".to_owned()
+        }
+        _ => format!("give {option} another address"),
     };
     Fault::failed(format!("{error}; {advice}"))
 }

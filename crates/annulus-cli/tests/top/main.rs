@@ -1,5 +1,6 @@
 //! Tests of the command `annulus top`: with a server, on a terminal, and refusals.
 
+mod machine;
 mod server;
 mod shown;
 mod terminal;

@@ -11,8 +11,9 @@
 //! Latencies are recorded while the [`Endpoint`] exists. A program that has an HTTP server returns [`Exposition::text`]
 //! from it instead. docs/reference/metrics.md describes each metric, and what to do if it is high.
 
+mod machine;
 mod page;
 mod serve;
 
 pub use page::Exposition;
-pub use serve::{Endpoint, serve};
+pub use serve::{Endpoint, serve, serve_machine};

@@ -66,20 +66,9 @@ impl Exposition {
     /// format. The snapshot must be newer than the previous one.
     pub fn text(&mut self, now: &Snapshot) -> String {
         self.totals.advance(now);
-        let page = Page {
-            kinds: self.totals.kinds().to_vec(),
-            now: now.clone(),
-            alerts: (alert::states().into_iter())
-                .map(|state| (state.rule.to_string(), state.is_raised))
-                .collect(),
-        };
-        let mut registry = Registry::with_prefix("annulus");
-        registry.register_collector(Box::new(page));
-        let mut text = String::new();
-        match text::encode(&mut text, &registry) {
-            Ok(()) => text,
-            Err(fmt::Error) => unreachable!("writing to a String does not fail"),
-        }
+        let alerts = alert::states().into_iter();
+        let alerts = alerts.map(|state| (state.rule.to_string(), state.is_raised));
+        encode(self.totals.kinds(), now, alerts.collect())
     }
 
     /// Returns the same in the older text format, for readers whose `Accept` header does not name OpenMetrics.
@@ -88,8 +77,24 @@ impl Exposition {
     }
 }
 
+/// Returns the page of one process in the OpenMetrics format.
+pub(super) fn encode(kinds: &[Source], now: &Snapshot, alerts: Vec<(String, bool)>) -> String {
+    let page = Page {
+        kinds: kinds.to_vec(),
+        now: now.clone(),
+        alerts,
+    };
+    let mut registry = Registry::with_prefix("annulus");
+    registry.register_collector(Box::new(page));
+    let mut text = String::new();
+    match text::encode(&mut text, &registry) {
+        Ok(()) => text,
+        Err(fmt::Error) => unreachable!("writing to a String does not fail"),
+    }
+}
+
 /// Converts to the older format: the comments of a counter have its full name, and there are no units and no end mark.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut help = "";
     for line in text.lines() {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::Exposition;
+use super::machine::Machine;
+use super::page::plain;
 
 /// The number of open connections. A further one replaces that of the client that has been silent longest, so that idle
 /// clients do not delay a scrape.
@@ -33,6 +35,8 @@ const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// The longest request that is accepted.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The interval of snapshots of other processes. They stop recording latencies 10 s after the last one.
+const RENEWAL: Duration = Duration::from_secs(5);
 /// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -64,6 +68,48 @@ pub struct Endpoint {
 ///
 /// Fails if the address cannot be bound, or the thread cannot be started.
 pub fn serve(addr: SocketAddr) -> io::Result<Endpoint> {
+    // Latencies are recorded from here on, and not only from the first request.
+    start(addr, || Pages::Process(Exposition::new()))
+}
+
+/// Serves the metrics of all processes of this machine that [share](annulus::metrics::share) them, on one page.
+///
+/// Each sample has the labels `pid` and `program`. Processes of other users are on the page if this process runs as
+/// root. The processes record latencies until the endpoint is dropped. There is no authentication, as for [`serve`].
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let endpoint = annulus_observe::prometheus::serve_machine("127.0.0.1:0".parse().unwrap())?;
+/// println!("http://{}/metrics", endpoint.addr());
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// Fails if the address cannot be bound, or the thread cannot be started.
+pub fn serve_machine(addr: SocketAddr) -> io::Result<Endpoint> {
+    start(addr, || Pages::Machine(Machine::default()))
+}
+
+/// The content of the page.
+enum Pages {
+    /// This process.
+    Process(Exposition),
+    /// All processes that share their metrics.
+    Machine(Machine),
+}
+
+impl Pages {
+    /// Returns the page in the OpenMetrics format.
+    fn text(&mut self) -> String {
+        match self {
+            Pages::Process(exposition) => exposition.text(&snapshot()),
+            Pages::Machine(machine) => machine.text(),
+        }
+    }
+}
+
+fn start(addr: SocketAddr, pages: impl FnOnce() -> Pages) -> io::Result<Endpoint> {
     let at = |error: io::Error| {
         let message = format!("cannot serve metrics at {addr}: {error}");
         io::Error::new(error.kind(), message)
@@ -76,9 +122,8 @@ pub fn serve(addr: SocketAddr) -> io::Result<Endpoint> {
         .enable_time()
         .build()?;
     let (stop, stopped) = oneshot::channel();
-    // Latencies are recorded from here on, and not only from the first request.
-    let exposition = Exposition::new();
-    let work = move || run(&runtime, listener, exposition, stopped);
+    let pages = pages();
+    let work = move || run(&runtime, listener, pages, stopped);
     let thread = thread::Builder::new().name("annulus-metrics".to_owned());
     Ok(Endpoint {
         addr,
@@ -108,12 +153,14 @@ impl Drop for Endpoint {
 fn run(
     runtime: &Runtime,
     listener: std::net::TcpListener,
-    exposition: Exposition,
+    pages: Pages,
     stopped: oneshot::Receiver<Infallible>,
 ) {
+    let pages = Arc::new(Mutex::new(pages));
     runtime.block_on(async {
+        drop(tokio::spawn(renew(Arc::clone(&pages))));
         match TcpListener::from_std(listener) {
-            Ok(listener) => drop(tokio::spawn(accept(listener, exposition))),
+            Ok(listener) => drop(tokio::spawn(accept(listener, pages))),
             Err(error) => {
                 let _ = writeln!(
                     io::stderr(),
@@ -126,6 +173,21 @@ fn run(
     });
 }
 
+/// Lets other processes go on recording latencies between two requests.
+async fn renew(pages: Arc<Mutex<Pages>>) {
+    loop {
+        match &mut *locked(&pages) {
+            Pages::Machine(machine) => machine.advance(),
+            Pages::Process(_) => return,
+        }
+        tokio::time::sleep(RENEWAL).await;
+    }
+}
+
+fn locked(pages: &Mutex<Pages>) -> MutexGuard<'_, Pages> {
+    pages.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// An open connection.
 struct Open {
     task: AbortHandle,
@@ -133,8 +195,7 @@ struct Open {
     requested: Arc<AtomicBool>,
 }
 
-async fn accept(listener: TcpListener, exposition: Exposition) {
-    let exposition = Arc::new(Mutex::new(exposition));
+async fn accept(listener: TcpListener, pages: Arc<Mutex<Pages>>) {
     // In the order of their arrival.
     let mut connections: VecDeque<Open> = VecDeque::new();
     loop {
@@ -148,8 +209,8 @@ async fn accept(listener: TcpListener, exposition: Exposition) {
                     replaced.iter().for_each(|open| open.task.abort());
                 }
                 let requested = Arc::new(AtomicBool::new(false));
-                let (exposition, is_requested) = (Arc::clone(&exposition), Arc::clone(&requested));
-                let connection = async move { serve_one(stream, &exposition, &is_requested).await };
+                let (pages, is_requested) = (Arc::clone(&pages), Arc::clone(&requested));
+                let connection = async move { serve_one(stream, &pages, &is_requested).await };
                 let task = tokio::spawn(connection).abort_handle();
                 connections.push_back(Open { task, requested });
                 // A request that is already there is answered before another connection can replace it.
@@ -162,10 +223,10 @@ async fn accept(listener: TcpListener, exposition: Exposition) {
 }
 
 /// Serves one request. A reader that comes every few seconds needs no persistent connection.
-async fn serve_one(stream: TcpStream, exposition: &Mutex<Exposition>, requested: &AtomicBool) {
+async fn serve_one(stream: TcpStream, pages: &Mutex<Pages>, requested: &AtomicBool) {
     let service = service_fn(|request| {
         requested.store(true, Ordering::Relaxed);
-        let response = respond(&request, exposition);
+        let response = respond(&request, pages);
         async move { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()
@@ -178,7 +239,7 @@ async fn serve_one(stream: TcpStream, exposition: &Mutex<Exposition>, requested:
     let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
 }
 
-fn respond(request: &Request<Incoming>, exposition: &Mutex<Exposition>) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, pages: &Mutex<Pages>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     if path != "/" && path != "/metrics" {
         return response_of(
@@ -200,19 +261,10 @@ fn respond(request: &Request<Incoming>, exposition: &Mutex<Exposition>) -> Respo
     let accepts = request.headers().get_all(ACCEPT).iter();
     let mut accepts = accepts.filter_map(|value| value.to_str().ok());
     let open_metrics = accepts.any(|value| value.contains("application/openmetrics-text"));
-    let mut exposition = exposition.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = snapshot();
+    let text = locked(pages).text();
     match open_metrics {
-        true => response_of(
-            StatusCode::OK,
-            Exposition::CONTENT_TYPE,
-            exposition.text(&now),
-        ),
-        false => response_of(
-            StatusCode::OK,
-            Exposition::PLAIN_CONTENT_TYPE,
-            exposition.plain_text(&now),
-        ),
+        true => response_of(StatusCode::OK, Exposition::CONTENT_TYPE, text),
+        false => response_of(StatusCode::OK, Exposition::PLAIN_CONTENT_TYPE, plain(&text)),
     }
 }
 

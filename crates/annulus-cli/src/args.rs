@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use address::Address;
 pub(crate) use all::AllArgs;
-pub(crate) use doctor::DoctorArgs;
+pub(crate) use doctor::{DoctorArgs, ProfileName};
 pub(crate) use file::{FileArgs, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
+
 const DOCTOR_HELP: &str = "\
 Examples:
   annulus doctor
@@ -9,6 +11,8 @@ Examples:
   annulus doctor /data
       also checks the file system and the device of /data
   annulus doctor /dev/nvme0n1 --quick --json
+  annulus doctor --profile docker --for redis-server >annulus.json
+      writes the seccomp profile of a container that may use io_uring, and says what it opens
 
 Access to PATH:
   PATH is only read. Reads are measured on PATH if it is a readable file or device of at least
@@ -32,4 +36,21 @@ pub(crate) struct DoctorArgs {
     /// Skip the measurement
     #[arg(long)]
     pub(crate) quick: bool,
+
+    /// Print the rules under which a container or a service may use io_uring: a seccomp profile, or lines of a unit
+    #[arg(long, value_name = "KIND", conflicts_with_all = ["path", "json", "quick"])]
+    pub(crate) profile: Option<ProfileName>,
+
+    /// The command of the server that --profile is for
+    #[arg(long = "for", value_name = "COMMAND", requires = "profile")]
+    pub(crate) server: Option<String>,
+}
+
+/// The environment that a profile is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileName {
+    Docker,
+    Podman,
+    Kubernetes,
+    Systemd,
 }

@@ -23,6 +23,7 @@ mod json;
 mod kernel;
 mod location;
 mod measure;
+mod profile;
 mod rules;
 mod surroundings;
 #[cfg(test)]
@@ -40,6 +41,9 @@ pub(crate) use text::{BUFFER_GROUPS, Lines};
 
 /// Runs the command.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
+    if let Some(name) = args.profile {
+        return profile::profile(name, args.server.as_deref());
+    }
     let started = SystemTime::now();
     let measured = !args.quick;
     let (location, sample, why_no_reads) = inspect(args.path.as_deref(), measured)?;

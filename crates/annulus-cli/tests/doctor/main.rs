@@ -4,4 +4,5 @@ mod allowed;
 mod below;
 mod command;
 mod paths;
+mod profile;
 mod refused;

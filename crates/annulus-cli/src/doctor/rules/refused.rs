@@ -154,14 +154,13 @@ fn allow(env: &Environment) -> String {
     let kind = env.surroundings.container.as_ref().map(|one| one.kind);
     let how = match kind {
         Some(ContainerKind::Docker) => {
-            "docker run --security-opt seccomp=PROFILE.json (docs/reference/kernels.md makes the file)"
+            "annulus doctor --profile docker >annulus.json, and docker run --security-opt seccomp=annulus.json"
         }
         Some(ContainerKind::Podman) => {
-            "podman run --security-opt seccomp=PROFILE.json (docs/reference/kernels.md makes the file)"
+            "annulus doctor --profile podman >annulus.json, and podman run --security-opt seccomp=annulus.json"
         }
         Some(ContainerKind::Kubernetes) => {
-            "the pod's securityContext.seccompProfile: type Localhost, localhostProfile PROFILE.json \
-             (docs/reference/kernels.md makes the file)"
+            "annulus doctor --profile kubernetes prints the profile for the nodes, and the pod's seccompProfile"
         }
         Some(ContainerKind::Lxc) => {
             "lxc.seccomp.profile = PROFILE in the container's configuration"
@@ -170,8 +169,8 @@ fn allow(env: &Environment) -> String {
             "systemd-nspawn --system-call-filter='io_uring_setup io_uring_enter io_uring_register'"
         }
         _ => {
-            "for a systemd service, add SystemCallFilter=@aio; for a container, change its seccomp \
-             profile"
+            "for a systemd service, add SystemCallFilter=@aio (annulus doctor --profile systemd); for a container, \
+             change its seccomp profile (--profile docker, podman or kubernetes)"
         }
     };
     format!("allow {CALLS}: {how}")

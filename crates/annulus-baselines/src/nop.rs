@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code)]
 
+use std::io;
+
 use io_uring::{IoUring, opcode};
 
 use crate::Failure;
@@ -32,6 +34,21 @@ impl NopRing {
             Failure::of_setup(&format!("io_uring_setup({entries} entries)"), &error)
         })?;
         Ok(NopRing { ring, batch })
+    }
+
+    /// Sets up `count` rings of 64 entries without flags, and returns the number that existed together, with the error
+    /// of the next one.
+    pub fn together(count: usize) -> Result<(usize, Option<io::Error>), Failure> {
+        const ENTRIES: u32 = 64;
+        rings_allowed()?;
+        let mut rings = Vec::new();
+        while rings.len() < count {
+            match IoUring::new(ENTRIES) {
+                Ok(ring) => rings.push(ring),
+                Err(error) => return Ok((rings.len(), Some(error))),
+            }
+        }
+        Ok((count, None))
     }
 
     /// Enters with nothing to submit and nothing to wait for, to measure the cost of the system call.

@@ -13,6 +13,8 @@ Examples:
   annulus doctor /dev/nvme0n1 --quick --json
   annulus doctor --profile docker --for redis-server >annulus.json
       writes the seccomp profile of a container that may use io_uring, and says what it opens
+  sudo -u postgres annulus doctor /var/lib/postgresql --for postgresql --max-connections 300
+      reports whether PostgreSQL 18 starts with io_method = io_uring
 
 Access to PATH:
   PATH is only read. Reads are measured on PATH if it is a readable file or device of at least
@@ -21,7 +23,7 @@ Access to PATH:
 Exit code:
   0 everything that Annulus can use is available; 1 io_uring works with restrictions; 2 the
   command line is wrong; 77 io_uring is not available (Annulus then uses epoll and blocking
-  threads).";
+  threads). With --for postgresql: 0 it starts; 1 it starts with restrictions; 77 it does not.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = DOCTOR_HELP)]
@@ -41,9 +43,20 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "KIND", conflicts_with_all = ["path", "json", "quick"])]
     pub(crate) profile: Option<ProfileName>,
 
-    /// The command of the server that --profile is for
-    #[arg(long = "for", value_name = "COMMAND", requires = "profile")]
+    /// The command of the server that --profile is for. Without --profile: `postgresql`, to find out whether PostgreSQL
+    /// 18 starts with io_method = io_uring under the limits of this user
+    #[arg(long = "for", value_name = "COMMAND", conflicts_with = "json")]
     pub(crate) server: Option<String>,
+
+    /// The max_connections of PostgreSQL
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value = "100",
+        requires = "server",
+        conflicts_with = "profile"
+    )]
+    pub(crate) max_connections: u16,
 }
 
 /// The environment that a profile is for.

@@ -23,6 +23,7 @@ mod json;
 mod kernel;
 mod location;
 mod measure;
+mod postgres;
 mod profile;
 mod rules;
 mod surroundings;
@@ -44,6 +45,14 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     if let Some(name) = args.profile {
         return profile::profile(name, args.server.as_deref());
     }
+    if let Some(server) = args.server.as_deref()
+        && !matches!(server, "postgresql" | "postgres")
+    {
+        return Err(Fault::usage(format!(
+            "--for {server} needs --profile; without it, only --for postgresql is known. For a server under `annulus \
+             run`, use annulus run --explain -- {server}"
+        )));
+    }
     let started = SystemTime::now();
     let measured = !args.quick;
     let (location, sample, why_no_reads) = inspect(args.path.as_deref(), measured)?;
@@ -56,6 +65,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
         ..measure::measure(&sample, &why_no_reads, environment.has_ring())
     });
     drop(sample);
+    if args.server.is_some() {
+        let connections = args.max_connections.into();
+        return postgres::report(&environment, figures.as_ref(), connections);
+    }
     let report = Report::new(environment, figures, started);
     let text = match args.json {
         true => {

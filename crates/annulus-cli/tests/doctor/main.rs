@@ -4,5 +4,6 @@ mod allowed;
 mod below;
 mod command;
 mod paths;
+mod postgres;
 mod profile;
 mod refused;

@@ -14,11 +14,11 @@ use crate::command::{command, output, report, rules};
 const SETUP: i64 = 425;
 const ENTER: i64 = 426;
 const REGISTER: i64 = 427;
-const EPERM: u32 = 1;
+pub(crate) const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 
 /// Runs `body` on a thread with a seccomp filter, which its child processes inherit.
-fn filtered<T: Send>(calls: &[i64], errno: u32, body: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn filtered<T: Send>(calls: &[i64], errno: u32, body: impl FnOnce() -> T + Send) -> T {
     with_action(calls, SeccompAction::Errno(errno), body)
 }
 

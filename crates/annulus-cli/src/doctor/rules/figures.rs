@@ -48,7 +48,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-fn us(ns: f64) -> String {
+pub(crate) fn us(ns: f64) -> String {
     match ns {
         _ if ns >= 10_000.0 => format!("{:.0} µs", ns / 1000.0),
         _ if ns >= 1000.0 => format!("{:.1} µs", ns / 1000.0),

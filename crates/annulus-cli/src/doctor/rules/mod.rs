@@ -7,6 +7,7 @@ mod machine;
 mod refused;
 
 use super::advice::Rule;
+pub(super) use figures::us;
 
 /// Returns all rules.
 pub(crate) fn all() -> impl Iterator<Item = &'static Rule> {

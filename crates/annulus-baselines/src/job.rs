@@ -48,6 +48,13 @@ pub struct Job {
     pub writes: bool,
     /// A write completes only when its bytes are on stable storage.
     pub durable: bool,
+    /// The memory that a variant may take to keep pages itself, in place of the page cache.
+    pub cache_bytes: usize,
+    /// The cache has as much of the files as it can hold before the clock starts.
+    pub warm: bool,
+    /// An operation reads many pages, all of which are in memory. For variants that
+    /// [`reads_resident`](Variant::reads_resident) only.
+    pub resident: bool,
 }
 
 impl Job {
@@ -201,6 +208,16 @@ pub trait Variant<B: Bench>: Send + Sync {
         false
     }
 
+    /// Returns whether the variant is for a job of [`resident`](Job::resident) pages, and for no other.
+    fn reads_resident(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the variant has memory of its own in place of the page cache.
+    fn has_own_cache(&self) -> bool {
+        false
+    }
+
     /// Returns the reason for which the variant cannot run this job, if there is one.
     fn unfit(&self, job: &Job) -> Option<String> {
         let _ = job;
@@ -232,6 +249,9 @@ mod tests {
             random: true,
             writes: false,
             durable: false,
+            cache_bytes: 0,
+            warm: false,
+            resident: false,
         }
     }
 

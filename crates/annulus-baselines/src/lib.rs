@@ -33,7 +33,7 @@ pub use inherited::restore_inherited;
 pub use job::{Bench, Completed, Finished, Job, Op, Variant, Worker};
 pub use libaio::LinuxAio;
 pub use memory::Memory;
-pub use mmap::MappedFile;
+pub use mmap::{MappedFile, MappedInTasks, MappedPages};
 pub use nop::NopRing;
 pub use pread::{Pread, Pread512};
 pub use residency::resident_bytes;
@@ -54,6 +54,7 @@ pub fn variants<B: Bench>() -> Vec<std::sync::Arc<dyn Variant<B>>> {
     for map in MappedFile::variants() {
         list.push(std::sync::Arc::new(map));
     }
+    list.push(std::sync::Arc::new(MappedInTasks));
     list.push(std::sync::Arc::new(LinuxAio::default()));
     list.push(std::sync::Arc::new(TokioFs));
     list.push(std::sync::Arc::new(TokioBlocking));

@@ -15,14 +15,18 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::threads::{next_in_time, on_threads};
+use crate::tokio_blocking;
 use crate::{Bench, Completed, Failure, Finished, Job, Memory, Op, Variant, Worker};
 
 /// The size of a page. Touching one byte of each page brings a block in.
 const PAGE_BYTES: usize = 4096;
+
+const NOT_DIRECT: &str = "a map goes through the page cache; use --buffered";
 
 /// Reads and writes through a shared map.
 pub struct MappedFile {
@@ -64,7 +68,7 @@ impl<B: Bench> Variant<B> for MappedFile {
 
     fn unfit(&self, job: &Job) -> Option<String> {
         if job.direct {
-            return Some("a map goes through the page cache; use --buffered".into());
+            return Some(NOT_DIRECT.into());
         }
         if self.synced && !job.writes {
             return Some("the load has no writes to sync; use `mmap`".into());
@@ -124,6 +128,104 @@ impl<B: Bench> Variant<B> for MappedFile {
     }
 }
 
+/// A map under Tokio: a task per operation in flight, which touches the map and blocks its worker with each page fault.
+pub struct MappedInTasks;
+
+impl<B: Bench> Variant<B> for MappedInTasks {
+    fn name(&self) -> &str {
+        "mmap-tokio"
+    }
+
+    fn about(&self) -> &str {
+        "mmap read in place in Tokio tasks (2 workers), one per operation in flight: a page fault blocks the worker"
+    }
+
+    fn unfit(&self, job: &Job) -> Option<String> {
+        if job.writes {
+            return Some("it only reads; use `mmap`".into());
+        }
+        job.direct.then(|| NOT_DIRECT.into())
+    }
+
+    fn run(&self, job: &Job, bench: &B) -> Result<Finished, Failure> {
+        let maps: Arc<[View]> = (job.files.iter())
+            .map(|file| View::new(job, file))
+            .collect::<Result<_, Failure>>()?;
+        let runtime = tokio_blocking::runtime(job)?;
+        let job = Arc::new(job.clone());
+        let workers = (0..job.depth).map(|_| bench.worker()).collect();
+        tokio_blocking::run_tasks(&runtime, bench, workers, |mut worker: B::Worker| {
+            let (maps, job) = (Arc::clone(&maps), Arc::clone(&job));
+            async move {
+                while let Some(op) = worker.next() {
+                    read(&maps, &job, &mut worker, op);
+                    // The others are next, as if the data had come from a socket.
+                    tokio::task::yield_now().await;
+                }
+                worker
+            }
+        })?;
+        Ok(Finished {
+            calls: None,
+            note: Some("reads in place; a page fault blocks a worker with all its tasks".into()),
+        })
+    }
+}
+
+/// Reads a block in place.
+fn read<L: Worker>(maps: &[View], job: &Job, worker: &mut L, op: Op) {
+    let block = maps[op.file as usize].block(&op, job);
+    block.touch();
+    worker.finish(op, Ok(block.bytes), &block);
+}
+
+/// A job's only file in a shared map, with all its pages in memory and mapped.
+pub struct MappedPages(View);
+
+impl MappedPages {
+    /// Maps the file, and touches each page.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be mapped.
+    pub fn new(job: &Job) -> Result<MappedPages, Failure> {
+        let pages = MappedPages(View::new(job, &job.files[0])?);
+        pages.block(0, job.size_bytes as usize).touch();
+        Ok(pages)
+    }
+
+    /// Returns the first eight bytes of the page at `at`, little endian.
+    #[inline]
+    pub fn word(&self, at: usize) -> u64 {
+        self.block(at, PAGE_BYTES).word(0)
+    }
+
+    /// Copies from `at` on.
+    #[inline]
+    pub fn copy(&self, at: usize, buffer: &mut [u8]) {
+        self.block(at, buffer.len()).copy_out(buffer);
+    }
+
+    /// Asks the processor for the bytes at `at`.
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let start = self.block(at, PAGE_BYTES).start;
+            // SAFETY: a hint, which reads nothing and faults nowhere.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    #[inline]
+    fn block(&self, at: usize, bytes: usize) -> Block<'_> {
+        self.0.range(at, bytes)
+    }
+}
+
 /// The mapped part of a file.
 struct View {
     map: MmapRaw,
@@ -164,7 +266,12 @@ impl View {
     }
 
     fn block(&self, op: &Op, job: &Job) -> Block<'_> {
-        let (at, bytes) = ((op.offset - job.offset_bytes) as usize, op.bytes as usize);
+        let at = (op.offset - job.offset_bytes) as usize;
+        self.range(at, op.bytes as usize)
+    }
+
+    #[inline]
+    fn range(&self, at: usize, bytes: usize) -> Block<'_> {
         assert!(
             at + bytes <= self.map.len(),
             "block at {at} outside the map"

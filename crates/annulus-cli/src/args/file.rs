@@ -11,7 +11,7 @@ use super::TraceArgs;
 use super::job::JobArgs;
 use super::loads::{Load, PLAIN, Rw};
 use super::report::{Heatmap, PictureArgs};
-use super::value::{parse_bytes, parse_seconds};
+use super::value::{parse_bytes, parse_exponent, parse_seconds};
 use crate::trace::labelled;
 
 /// The time when writes are flushed.
@@ -83,6 +83,10 @@ pub(crate) struct FileArgs {
     #[arg(hide_short_help = true)]
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rwmixread: u8,
+
+    /// Choose blocks by Zipf's law with this exponent, from 0.01 to 0.999
+    #[arg(long, value_name = "EXPONENT", value_parser = parse_exponent, hide_short_help = true)]
+    pub(crate) zipf: Option<f64>,
 
     /// Length of each operation, such as 4k or 1M [default: 4k]
     ///

@@ -80,6 +80,8 @@ pub(crate) struct Load {
     pub(crate) opens: bool,
     /// True if it does so with the function that reads a whole file.
     pub(crate) whole: bool,
+    /// Each operation reads many pages that are in memory.
+    pub(crate) resident: bool,
     /// Count system calls in one more run of each variant.
     pub(crate) syscalls: bool,
     /// The memory limit of runs that start with the memory full.
@@ -114,6 +116,7 @@ pub(crate) const PLAIN: Load = Load {
     once: false,
     opens: false,
     whole: false,
+    resident: false,
     syscalls: false,
     memory_bytes: None,
     runtime: Duration::from_secs(1),
@@ -121,7 +124,7 @@ pub(crate) const PLAIN: Load = Load {
 };
 
 /// The loads, in the order of the help.
-static LOADS: [Load; 10] = [
+static LOADS: [Load; 11] = [
     Load {
         name: "sequential-read",
         help: "Sequential reads of a large file: --rw read --bs 16k --depth 64 --buffered",
@@ -159,6 +162,28 @@ static LOADS: [Load; 10] = [
         files: 128,
         caches: &[Cache::Full],
         memory_bytes: Some(1 << 30),
+        // Long enough for a steady state of what is in memory.
+        runtime: Duration::from_secs(5),
+        variants: &["default", "pool", "pool-tokio", "mmap-tokio"],
+        ..PLAIN
+    },
+    Load {
+        name: "resident",
+        help: "256 pages in memory per operation, mapped and in a page pool: a word of each, a copy of each, \
+               batches of 16: --bs 4k --depth 1,2 --hot",
+        depths: &[1, 2],
+        caches: &[Cache::Hot],
+        own_blocks: Some(128 << 10),
+        resident: true,
+        variants: &[
+            "mmap-words",
+            "mmap-copies",
+            "mmap-batches",
+            "pool-with",
+            "pool-guards",
+            "pool-copies",
+            "pool-batches",
+        ],
         ..PLAIN
     },
     Load {

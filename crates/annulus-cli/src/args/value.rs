@@ -26,6 +26,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the number of bytes does not fit in 64 bits".to_string())
 }
 
+/// Parses an exponent of Zipf's law.
+pub(crate) fn parse_exponent(text: &str) -> Result<f64, String> {
+    let exponent = text.trim().parse::<f64>();
+    (exponent
+        .ok()
+        .filter(|exponent| (0.01..=0.999).contains(exponent)))
+    .ok_or_else(|| "the exponent must be from 0.01 to 0.999".into())
+}
+
 /// Parses the length of a run: `1`, `0.5`, `3s`, `200ms` or `1m`.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     bounded(text, "the time must be from 1 ms to a day")

@@ -26,6 +26,9 @@ pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
         random: true,
         writes: false,
         durable: false,
+        cache_bytes: 0,
+        warm: false,
+        resident: false,
     }
 }
 

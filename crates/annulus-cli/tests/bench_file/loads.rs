@@ -437,6 +437,69 @@ fn a_run_with_memory_to_spare_shows_nothing_and_one_without_is_measured() {
     assert_eq!(report["load"]["cache"], "buffered, memory full");
 }
 
+/// Returns the hits, misses and evictions that the note of a pool's run has.
+fn pool_counts(outcome: &Value) -> [u64; 3] {
+    let note = note(outcome);
+    ["hits", "misses", "evictions"].map(|word| {
+        let before = note.split(&format!(" {word}")).next().unwrap();
+        let number = before.rsplit(' ').next().unwrap();
+        number.parse().unwrap_or_else(|_| panic!("{word}: {note}"))
+    })
+}
+
+#[test]
+fn a_pool_is_filled_to_the_memory_limit_and_evicts_and_a_map_blocks_tokio_tasks() {
+    let workspace = Workspace::new();
+    let args = |exponent: &[&'static str]| {
+        let load = ["--load", "many-files", "--memory", "48M", "--files", "4"];
+        let rest = ["--size", "160M", "--runtime", "0.3", "--repeat", "1"];
+        let variants = ["--depth", "8", "--variants", "pool,pool-tokio,mmap-tokio"];
+        let output = ["--json", "report.json", "--replace"];
+        [&load[..], &rest, &variants, &output, exponent].concat()
+    };
+    for exponent in [&[][..], &["--zipf", "0.9"]] {
+        let output = workspace.run(&args(exponent));
+        if output.err.contains("--memory") {
+            return skip(format_args!("no memory cgroup: {}", output.err));
+        }
+        assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+        let text = std::fs::read(workspace.path().join("report.json")).unwrap();
+        let outcomes = outcomes(&serde_json::from_slice(&text).unwrap());
+        assert_eq!(of(&outcomes, "mmap-tokio").1, "measured", "{outcomes:?}");
+        for name in ["pool", "pool-tokio"] {
+            let (_, kind, outcome) = of(&outcomes, name);
+            assert_eq!(kind, "measured", "{outcome}");
+            let [hits, misses, evictions] = pool_counts(outcome);
+            // Filled before the start, so each miss that is complete has evicted a page.
+            assert!(hits > 0 && misses > 0 && evictions > 0, "{outcome}");
+        }
+    }
+}
+
+#[test]
+fn resident_pages_are_all_found_in_memory_by_each_of_its_variants() {
+    let workspace = Workspace::new();
+    let rest = ["--load", "resident", "--size", "16M", "--runtime", "0.05"];
+    let report = workspace.report(&[&rest[..], &["--repeat", "1"]].concat());
+    let outcomes = outcomes(&report);
+    let measured: Vec<_> = outcomes.iter().filter(|one| one.1 == "measured").collect();
+    // Seven, each with one thread and with two.
+    assert_eq!(measured.len(), 14, "{outcomes:?}");
+    for (variant, _, outcome) in measured {
+        let completions = outcome["checks"]["completions"].as_u64().unwrap();
+        assert_eq!(outcome["checks"]["correct"], completions, "{variant}");
+        if variant.starts_with("pool") {
+            let [hits, misses, _] = pool_counts(outcome);
+            assert!(
+                hits >= 256 * completions && misses == 0,
+                "{variant}: {outcome}"
+            );
+        }
+    }
+    let refused = workspace.run(&["--load", "resident", "--zipf", "1.5"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+}
+
 #[test]
 fn aio_uring_and_ranges_measure_their_variants() {
     let workspace = Workspace::new();

@@ -45,7 +45,7 @@ const CRATES: [(&str, &str); 10] = [
     ("annulus-pool", "annulus"),
     ("annulus-preload", "annulus"),
     ("annulus-testing", "annulus"),
-    ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines annulus-preload"),
+    ("annulus-cli", "annulus annulus-observe annulus-http annulus-baselines annulus-pool annulus-preload"),
 ];
 
 /// Async runtimes, HTTP crates, argument parsers and serializers, by the name or its start. Without features the

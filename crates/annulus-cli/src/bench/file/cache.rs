@@ -35,6 +35,9 @@ const NOT_MAPPED: &str = "cold or hot is not known: this file system does not al
 /// The reasons given if the memory limit has no effect.
 const NO_LIMIT: &str = "it shows nothing without a memory limit: use --memory";
 pub(super) const NOT_FULL: &str = "it shows nothing, because the memory limit was not reached: use less --memory, a larger --size or a longer --runtime";
+/// The part of the memory that a variant with its own cache has beside its pages, and the least of it.
+const OWN_SHARE: u64 = 8;
+const OWN_MIN: u64 = 32 << 20;
 /// The number of bytes per read when warming up.
 const WARM_BYTES: usize = 1 << 20;
 
@@ -60,27 +63,33 @@ pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault>
     }
 }
 
-/// Reads the data until the memory limit has made the kernel reclaim memory. Later runs find the memory full.
+/// Reads the data until the memory limit has made the kernel reclaim memory. A run may find the memory full, or free
+/// after a variant with a cache of its own.
 fn fill_memory(file: &TestFile) -> Result<Readiness, Fault> {
     let hits = || file.limit.as_ref().and_then(Limit::hits);
     let Some(before) = hits() else {
         return Ok(Readiness::NotReady(NO_LIMIT.into()));
     };
-    if before == 0 {
-        for one in file.buffered.iter() {
-            read_through(one, file.offset_bytes, file.file_bytes)?;
-            if hits() > Some(0) {
-                break;
-            }
-        }
-    }
-    match hits() {
-        Some(0) | None => Ok(Readiness::NotReady(NOT_FULL.into())),
-        Some(_) => {
+    for one in file.buffered.iter() {
+        read_through(one, file.offset_bytes, file.file_bytes)?;
+        if hits() > Some(before) {
             let resident = resident(file)?.unwrap_or(0.0);
-            Ok(Readiness::Ready { resident })
+            return Ok(Readiness::Ready { resident });
         }
     }
+    Ok(Readiness::NotReady(NOT_FULL.into()))
+}
+
+/// Returns the memory for a variant that keeps pages itself: the limit, without a part for its buffers and threads, or
+/// enough for the whole file. A cold run uses no block twice.
+pub(super) fn own_bytes(plan: &Plan, file: &TestFile) -> usize {
+    let bytes = match (plan.memory_bytes, file.cache) {
+        (Some(limit), _) => limit.saturating_sub((limit / OWN_SHARE).max(OWN_MIN)),
+        (None, Cache::Hot) => file.total_bytes() + file.total_bytes() / OWN_SHARE,
+        (None, _) => 0,
+    };
+    let least = (plan.depth_max() as u64 + 1) * (plan.block_bytes + BESIDE_BUFFER_BYTES);
+    usize::try_from(bytes.max(least)).unwrap_or(usize::MAX)
 }
 
 /// Refuses a load that does not fit into memory: its buffers, and the file if it is hot.

@@ -94,6 +94,49 @@ impl Lease {
     }
 }
 
+/// Blocks by Zipf's law: one in a shuffled order has a share that falls with its rank to the power of an exponent below
+/// 1. The approximation is that of YCSB, which is exact for the first two ranks (Gray et al., SIGMOD 1994).
+pub(crate) struct Zipf {
+    shuffle: Shuffle,
+    exponent: f64,
+    /// The sum of 1 / rank^exponent.
+    sum: f64,
+    eta: f64,
+}
+
+impl Zipf {
+    pub(crate) fn new(blocks: u64, seed: u64, exponent: f64) -> Zipf {
+        let share = |rank: u64| (rank as f64).powf(-exponent);
+        let sum: f64 = (1..=blocks).map(share).sum();
+        let two = 1.0 + share(2);
+        let rest = 1.0 - (2.0 / blocks as f64).powf(1.0 - exponent);
+        Zipf {
+            shuffle: Shuffle::new(blocks, seed),
+            exponent,
+            sum,
+            eta: rest / (1.0 - two / sum),
+        }
+    }
+
+    /// Draws a block.
+    pub(crate) fn block(&self, rng: &mut fastrand::Rng) -> u64 {
+        self.shuffle.block(self.rank(rng.f64()))
+    }
+
+    /// Returns the rank, from 0, for a number from 0 to 1.
+    fn rank(&self, at: f64) -> u64 {
+        let blocks = self.shuffle.blocks;
+        match at * self.sum {
+            first if first < 1.0 => 0,
+            two if two < 1.0 + 0.5_f64.powf(self.exponent) => 1.min(blocks - 1),
+            _ => {
+                let part = (self.eta * at - self.eta + 1.0).powf(1.0 / (1.0 - self.exponent));
+                ((blocks as f64 * part) as u64).min(blocks - 1)
+            }
+        }
+    }
+}
+
 /// A permutation of `0..blocks`: invertible steps on the next power of two, repeated while the result is outside the
 /// range (at most twice on average).
 struct Shuffle {
@@ -201,6 +244,31 @@ mod tests {
             .count();
         // By chance, 2 * 16 / 65,536 of 65,535 pairs are near: 32.
         assert!(near < 100, "{near} of 65,535 steps are short");
+    }
+
+    #[test]
+    fn ranks_by_zipfs_law_have_their_shares() {
+        let blocks = 10_000;
+        let zipf = Zipf::new(blocks, 7, 0.99);
+        let mut counts = vec![0_u32; blocks as usize];
+        let draws = 200_000;
+        (0..draws)
+            .for_each(|nth| counts[zipf.rank(f64::from(nth) / f64::from(draws)) as usize] += 1);
+        let share = |counts: &[u32]| f64::from(counts.iter().sum::<u32>()) / f64::from(draws);
+        let law = |ranks: u64| {
+            (1..=ranks)
+                .map(|rank| (rank as f64).powf(-0.99))
+                .sum::<f64>()
+        };
+        for ranks in [1, 2, 100, 1000] {
+            let (found, expected) = (share(&counts[..ranks]), law(ranks as u64) / law(blocks));
+            assert!(
+                (found - expected).abs() < 0.02,
+                "{ranks}: {found} {expected}"
+            );
+        }
+        let mut rng = fastrand::Rng::with_seed(1);
+        assert!((0..1000).all(|_| Zipf::new(3, 1, 0.5).block(&mut rng) < 3));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::variant::PAGES_PER_OP;
 use crate::args::{Cache, FileArgs, Rw, Sync};
 use crate::fault::Fault;
 
@@ -46,6 +47,10 @@ pub(crate) struct Plan {
     pub(crate) opens: bool,
     /// True if it does so with the function that reads a whole file.
     pub(crate) whole: bool,
+    /// An operation reads many pages that are in memory.
+    pub(crate) resident: bool,
+    /// Blocks are chosen by Zipf's law with this exponent.
+    pub(crate) zipf: Option<f64>,
     /// The memory limit of the process, page cache included.
     pub(crate) memory_bytes: Option<u64>,
     /// Complete a write only when it is on stable storage.
@@ -105,6 +110,8 @@ impl Plan {
             files: args.files.unwrap_or(load.files),
             opens: load.opens,
             whole: load.whole,
+            resident: load.resident,
+            zipf: args.zipf,
             memory_bytes: (args.memory)
                 .or_else(|| load.memory_bytes.filter(|_| cache == Cache::Full)),
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
@@ -158,8 +165,12 @@ impl Plan {
         match self.rw {
             _ if self.whole => "whole files".into(),
             _ if self.opens => "open, metadata, read, close".into(),
+            _ if self.resident => format!("{PAGES_PER_OP} pages in memory per operation"),
             Rw::Readwrite | Rw::Randrw => format!("{rw} ({} % reads)", 100 - self.write_percent),
-            _ => rw.to_string(),
+            _ => match self.zipf {
+                Some(exponent) => format!("{rw} (Zipf {exponent})"),
+                None => rw.to_string(),
+            },
         }
     }
 
@@ -200,6 +211,11 @@ impl Plan {
                     "--files {files}: --size {size} has fewer blocks of {bs} bytes than that"
                 )));
             }
+        }
+        if self.zipf.is_some() && (!self.random() || self.once || self.cache == Cache::Cold) {
+            return Err(Fault::usage(
+                "--zipf: blocks repeat, so use a random load that is --hot, --direct or --load many-files",
+            ));
         }
         if !self.offset_bytes.is_multiple_of(bs) {
             return Err(Fault::usage(format!(

@@ -10,7 +10,7 @@ use super::cache::{self, Readiness};
 use super::check::{self, Afterwards};
 use super::json::{Checks, Latency, Outcome, Sample};
 use super::limit::Limit;
-use super::order::{Order, OrderSpec, mix};
+use super::order::{Order, OrderSpec, Zipf, mix};
 use super::plan::Plan;
 use super::run::{self, AnyVariant, Ended, Part, RunFailure, RunOutcome, Window};
 use super::tally::Direction;
@@ -96,7 +96,13 @@ fn once(
     if let Some(reason) = unfit(variant, &job) {
         return done(Outcome::NotApplicable { reason });
     }
-    let resident = match cache::prepare(file, file.cache)? {
+    let has_own_cache = variant.has_own_cache();
+    let prepared = match has_own_cache {
+        // Pages in the page cache would only take memory from it.
+        true => cache::prepare(file, Cache::Direct)?,
+        false => cache::prepare(file, file.cache)?,
+    };
+    let resident = match prepared {
         Readiness::Ready { resident } => resident,
         Readiness::NotReady(reason) => return done(Outcome::NotPrepared { reason }),
     };
@@ -126,9 +132,9 @@ fn once(
             });
         }
     };
-    let null = side(variant.name()) == Side::Null;
+    let is_exempt = side(variant.name()) == Side::Null || has_own_cache;
     done(match outcome.parts.pop() {
-        Some(Ok(_)) if file.cache == Cache::Full && !null && hits() == before => {
+        Some(Ok(_)) if file.cache == Cache::Full && !is_exempt && hits() == before => {
             Outcome::NotPrepared {
                 reason: cache::NOT_FULL.into(),
             }
@@ -152,7 +158,11 @@ fn unfit(variant: &AnyVariant, job: &Job) -> Option<String> {
     if !job.paths.is_empty() && !variant.opens_files() {
         return Some("it reads files that are open, and this load opens them".into());
     }
-    variant.unfit(job)
+    match (job.resident, variant.reads_resident()) {
+        (true, false) => Some("the load reads pages that are in memory; see --list".into()),
+        (false, true) => Some("it reads pages that are in memory: use --load resident".into()),
+        _ => variant.unfit(job),
+    }
 }
 
 fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
@@ -171,13 +181,17 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
         random: plan.random(),
         writes: plan.writes(),
         durable: plan.durable,
+        cache_bytes: cache::own_bytes(plan, file),
+        warm: matches!(file.cache, Cache::Hot | Cache::Full),
+        resident: plan.resident,
     }
 }
 
 fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> Work {
     let seed = mix(plan.seed ^ mix(stamp));
+    let blocks = file.total_bytes() / plan.block_bytes;
     let order = Order::new(OrderSpec {
-        blocks: file.total_bytes() / plan.block_bytes,
+        blocks,
         seed,
         random: plan.random(),
         // The null variant reads nothing, so it warms no block.
@@ -195,7 +209,10 @@ fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> W
         files: file.count(),
         offset_bytes: file.offset_bytes,
         file_bytes: file.file_bytes,
-        pick: Pick::Order(order),
+        pick: match plan.zipf {
+            Some(exponent) => Pick::Zipf(Zipf::new(blocks, seed, exponent)),
+            None => Pick::Order(order),
+        },
         bytes_max: u64::MAX,
         ops_max: u64::MAX,
         ramp: match plan.once {

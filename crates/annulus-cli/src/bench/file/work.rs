@@ -7,7 +7,7 @@ use std::time::Duration;
 use annulus_baselines::Op;
 
 use super::check::{self, Contents};
-use super::order::Order;
+use super::order::{Order, Zipf};
 use super::verify::{self, Verify, Written};
 
 /// The operations that a variant performs, and the checks of their results.
@@ -48,6 +48,8 @@ pub(crate) struct Work {
 pub(crate) enum Pick {
     /// Every block once in each pass of an order, which all workers share.
     Order(Order),
+    /// Blocks by Zipf's law.
+    Zipf(Zipf),
     /// Random offsets, which may repeat and overlap.
     Anywhere,
     /// The files in turn, each from its start, for reads and writes separately.

@@ -200,6 +200,10 @@ impl BenchWorker {
     fn place(&mut self, direction: usize, bytes: u64) -> Option<(usize, u64)> {
         match &self.shared.work.pick {
             Pick::Order(_) => self.next_block().map(|block| self.place_of(block)),
+            Pick::Zipf(zipf) => {
+                let block = zipf.block(&mut self.rng);
+                Some(self.place_of(block))
+            }
             Pick::Written(written) => {
                 let block = written.next_from(self.next_written)?;
                 self.next_written = block + 1;

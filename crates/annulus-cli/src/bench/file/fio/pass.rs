@@ -157,6 +157,9 @@ fn part(job: &Job, clone_files: &CloneFiles, who: Who, seed: u64) -> Result<Part
             writes: options.writes(),
             // The open files already carry the flags for synchronous writes, if any.
             durable: false,
+            cache_bytes: 0,
+            warm: false,
+            resident: false,
         },
         work: work(options, clone_files, seed),
         variant: match who {

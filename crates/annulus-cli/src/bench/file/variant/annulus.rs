@@ -338,7 +338,7 @@ impl Opened {
     }
 
     /// Creates a ring that the calling thread drives.
-    fn current_thread_driver(&self) -> Result<CurrentThreadDriver, Failure> {
+    pub(super) fn current_thread_driver(&self) -> Result<CurrentThreadDriver, Failure> {
         self.engine
             .current_thread_driver()
             .map_err(|error| Failure::Unavailable(error.to_string()))

@@ -8,9 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::run::{AnyVariant, Harness};
 use crate::fault::Fault;
 
+pub(crate) use resident::PAGES_PER_OP;
+
 pub(crate) mod annulus;
 mod direct;
 mod null;
+mod pool;
+mod resident;
 mod submit;
 mod tokio;
 
@@ -56,7 +60,7 @@ pub(crate) enum Side {
 /// Returns the side of the variant with this name.
 pub(crate) fn side(name: &str) -> Side {
     match name {
-        _ if name.starts_with("annulus") => Side::Annulus,
+        _ if name.starts_with("annulus") || name.starts_with("pool") => Side::Annulus,
         _ if name.starts_with(BASE) => Side::Base,
         // The engine that a job file names.
         "job" => Side::Base,
@@ -74,6 +78,9 @@ pub(crate) fn all() -> Vec<AnyVariant> {
     for form in tokio::OnTokio::variants() {
         list.push(Arc::new(form));
     }
+    for form in pool::Pooled::variants() {
+        list.push(Arc::new(form));
+    }
     list.extend(baselines::<Harness>());
     list.extend(
         DIRECT
@@ -85,6 +92,9 @@ pub(crate) fn all() -> Vec<AnyVariant> {
             })
             .collect::<Vec<_>>(),
     );
+    for form in resident::Resident::variants() {
+        list.push(Arc::new(form));
+    }
     list.push(Arc::new(null::Null));
     list
 }

@@ -371,6 +371,9 @@ impl Drop for FileCore {
             // A load and the waker of its operation hold each other.
             let loads = std::mem::take(&mut *lock(&self.loads));
             loads.into_values().for_each(|load| load.abandon());
+        } else if let Ok(loads) = self.loads.get_mut() {
+            // Their frames would take locks that threads of the parent may hold.
+            std::mem::forget(std::mem::take(loads));
         }
     }
 }

@@ -289,8 +289,11 @@ impl ArenaShared {
 
 impl Drop for ArenaShared {
     fn drop(&mut self) {
-        // No lease is left, so no operation refers to the memory.
-        self.arenas.remove(&self.region);
+        // In a forked child, a thread that does not exist there may hold the locks; and its rings are not in use.
+        if !self.region.memory.is_elsewhere() {
+            // No lease is left, so no operation refers to the memory.
+            self.arenas.remove(&self.region);
+        }
     }
 }
 

@@ -236,6 +236,21 @@ mod tests {
     use crate::sys::mapping::HugePages;
 
     #[test]
+    fn a_forked_child_drops_an_arena_without_a_lock_that_a_thread_of_its_parent_holds() {
+        use crate::buf::{Arena, BufferLayout};
+        use annulus_testing::child_process::{in_child, in_fork};
+
+        let name = "buf::registered_region::tests::a_forked_child_drops_an_arena_without_a_lock_that_a_thread_of_its_parent_holds";
+        in_child(name, || {
+            let arenas = Arc::new(Arenas::default());
+            let arena = Arena::new(BufferLayout::new(2, 4096), &arenas).unwrap();
+            let (list, followers) = (lock(&arenas.list), lock(&arenas.followers));
+            in_fork(|| drop(arena));
+            drop((list, followers));
+        });
+    }
+
+    #[test]
     fn a_report_has_the_registered_size_and_the_reason_for_a_missing_part() {
         let region = || {
             let memory = Mapping::new(1 << 20, HugePages::SystemDefault).unwrap();

@@ -179,6 +179,12 @@ impl Mapping {
         // SAFETY: Owned: this value's mapping; the call does not change its contents.
         let _ = unsafe { madvise(self.base().cast(), self.bytes, advice) };
     }
+
+    /// Returns whether this process is a child of a fork that does not have the range.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        let kept_in = self.kept_in.load(Ordering::Relaxed);
+        kept_in != 0 && kept_in != forked::process()
+    }
 }
 
 fn round_up(bytes: usize, to: usize) -> io::Result<usize> {
@@ -197,9 +203,8 @@ fn map(bytes: usize, flags: MapFlags) -> io::Result<NonNull<u8>> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let kept_in = *self.kept_in.get_mut();
-        if kept_in != 0 && kept_in != forked::process() {
-            // A child of a fork does not have the range, and may have mapped something else at its address.
+        if self.is_elsewhere() {
+            // The child may have mapped something else at its address.
             return;
         }
         // SAFETY: Owned: mapped in `new`, and unmapped here only.

@@ -64,6 +64,7 @@ mod load;
 #[cfg(all(test, annulus_loom))]
 mod models;
 mod mutation;
+mod one_at_a_time;
 #[cfg(not(annulus_loom))]
 mod page;
 #[cfg(not(annulus_loom))]

@@ -3,12 +3,12 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use annulus::buf::ArenaBuf;
 
+use crate::one_at_a_time::OneAtATime;
 use crate::sync::lock;
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<ArenaBuf>> + Send>>;
@@ -19,9 +19,7 @@ pub(crate) struct Load {
     /// The time at which the page was last in memory, in evictions.
     pub(crate) evicted: Option<u32>,
     /// The frame and the read; `None` once it is done.
-    reading: Mutex<Option<Reading>>,
-    /// True if a thread could not go on with the read, because another one had it.
-    missed: AtomicBool,
+    reading: OneAtATime<Option<Reading>>,
     state: Mutex<State>,
 }
 
@@ -88,8 +86,7 @@ impl Load {
         Load {
             has_frame,
             evicted,
-            reading: Mutex::new(Some(reading)),
-            missed: AtomicBool::new(false),
+            reading: OneAtATime::new(Some(reading)),
             state: Mutex::new(State {
                 detached,
                 ..State::default()
@@ -115,49 +112,24 @@ impl Load {
 
     /// Goes on with the read, and returns its result to exactly one caller. Never waits for another thread.
     pub(crate) fn poll(self: &Arc<Load>) -> Option<io::Result<ArenaBuf>> {
-        let mut reading = match self.try_reading() {
-            Some(reading) => reading,
-            None => {
-                // The thread that has it wakes all who wait, if it has not looked at this yet.
-                self.missed.store(true, Ordering::SeqCst);
-                fence(Ordering::SeqCst);
-                self.try_reading()?
+        let waker = Waker::from(Arc::clone(self));
+        let go_on = |reading: &mut Option<Reading>| {
+            let future = reading.as_mut()?;
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Pending => None,
+                Poll::Ready(result) => Some((result, reading.take())),
             }
         };
-        let waker = Waker::from(Arc::clone(self));
-        let future = reading.as_mut()?;
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Pending => {
-                drop(reading);
-                fence(Ordering::SeqCst);
-                // The operation may have completed while another thread could not go on with it.
-                if self.missed.swap(false, Ordering::SeqCst) {
-                    waker.wake();
-                }
-                None
-            }
-            Poll::Ready(result) => {
-                let done = reading.take();
-                drop(reading);
-                drop(done);
-                Some(result)
-            }
-        }
-    }
-
-    /// Takes the read, unless another thread has it.
-    fn try_reading(&self) -> Option<MutexGuard<'_, Option<Reading>>> {
-        match self.reading.try_lock() {
-            Ok(reading) => Some(reading),
-            Err(TryLockError::Poisoned(reading)) => Some(reading.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        // The operation may complete while another thread cannot go on with it.
+        let (result, done) = self.reading.work(go_on, || waker.wake_by_ref())?;
+        drop(done);
+        Some(result)
     }
 
     /// Ends the read of a load that no one awaits.
     pub(crate) fn abandon(&self) {
         // No one polls it: there are no waiters.
-        let reading = lock(&self.reading).take();
+        let reading = self.reading.lock().take();
         drop(reading);
     }
 
@@ -229,6 +201,10 @@ impl State {
 
 impl Wake for Load {
     fn wake(self: Arc<Load>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Load>) {
         let wakers = lock(&self.state).wakers();
         wakers.into_iter().for_each(Waker::wake);
     }

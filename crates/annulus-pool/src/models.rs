@@ -15,7 +15,8 @@ use crate::entry::{
 };
 use crate::mutation::Mutation;
 use crate::mutation::selected::BROKEN;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::one_at_a_time::OneAtATime;
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 const FRAME: usize = 4096;
 const GONE: State = State::Absent { evicted: Some(1) };
@@ -120,6 +121,56 @@ fn a_guard_that_is_dropped_is_noticed_by_one_who_waits_for_a_frame() {
     });
 }
 
+/// The operation of a load, and a task that waits for it.
+struct Operation {
+    work: OneAtATime<()>,
+    is_done: AtomicBool,
+    /// The waker of the task, until it is woken.
+    waker: AtomicBool,
+    woken: AtomicBool,
+}
+
+impl Operation {
+    fn poll(&self) -> bool {
+        let look = |_: &mut ()| self.is_done.load(Ordering::Acquire).then_some(());
+        self.work.work(look, || self.wake()).is_some()
+    }
+
+    fn wake(&self) {
+        if self.waker.swap(false, Ordering::AcqRel) {
+            self.woken.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn a_task_that_could_not_go_on_with_a_load_is_woken() {
+    loom::model(|| {
+        let operation = Arc::new(Operation {
+            work: OneAtATime::new(()),
+            is_done: AtomicBool::new(false),
+            waker: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+        });
+        let polled_once = thread::spawn({
+            let operation = Arc::clone(&operation);
+            move || operation.poll()
+        });
+        let kernel = thread::spawn({
+            let operation = Arc::clone(&operation);
+            move || {
+                operation.is_done.store(true, Ordering::Release);
+                operation.wake();
+            }
+        });
+        // As the lock of the load's state.
+        operation.waker.swap(true, Ordering::AcqRel);
+        let has_result = operation.poll();
+        let other_has = polled_once.join().unwrap();
+        kernel.join().unwrap();
+        assert!(has_result || other_has || operation.woken.load(Ordering::Acquire));
+    });
+}
+
 const MODELS: &[(fn(), &[Mutation])] = &[
     (
         a_page_is_never_read_while_its_frame_is_filled_again,
@@ -135,6 +186,14 @@ const MODELS: &[(fn(), &[Mutation])] = &[
     (
         a_guard_that_is_dropped_is_noticed_by_one_who_waits_for_a_frame,
         &[Mutation::WaitersForgotten, Mutation::WaitUnfenced],
+    ),
+    (
+        a_task_that_could_not_go_on_with_a_load_is_woken,
+        &[
+            Mutation::MissForgotten,
+            Mutation::MissWithoutSecondTry,
+            Mutation::MissUnseen,
+        ],
     ),
 ];
 

@@ -24,6 +24,12 @@ pub(crate) enum Mutation {
     WaitersForgotten,
     /// One who waits for a frame looks at the slots without the barrier.
     WaitUnfenced,
+    /// One who could not go on with a load does not say so.
+    MissForgotten,
+    /// One who could not go on with a load does not try again after it has said so.
+    MissWithoutSecondTry,
+    /// One who has gone on with a load does not look for those who could not.
+    MissUnseen,
 }
 
 /// Returns whether this step is broken.

@@ -3,10 +3,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::Poll;
 
 /// The hits in a row, on one thread, after which a task yields: about as many as Tokio's budget, in copies of 4 KiB.
 const HITS: u32 = 128;
@@ -34,26 +31,5 @@ pub(crate) async fn spend() {
             Poll::Pending
         })
         .await;
-    }
-}
-
-/// Blocks the thread on a future.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
-            return result;
-        }
-        std::thread::park();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Unpark>) {
-        self.0.unpark();
     }
 }

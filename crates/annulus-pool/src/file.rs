@@ -92,7 +92,7 @@ impl PoolFile {
     ///
     /// As [`page`](PoolFile::page).
     pub fn page_blocking(&self, number: u64) -> io::Result<Page> {
-        budget::block_on(self.page(number))
+        pollster::block_on(self.page(number))
     }
 
     /// Returns several pages, in their order. All that are not in memory are read at the same time.

@@ -13,6 +13,7 @@ mod order;
 mod shared_addresses;
 #[cfg(feature = "net")]
 mod socket;
+mod uncached;
 
 pub use cached::CachedReads;
 pub(crate) use cached::{CachedHint, MountHints};
@@ -24,6 +25,7 @@ pub(crate) use order::{QueuedSend, SendPermit};
 pub(crate) use shared_addresses::{AddressShare, Claim, Share, SharedAddresses};
 #[cfg(feature = "net")]
 pub(crate) use socket::{CloseSocket, Socket, ZeroCopy};
+pub use uncached::NotUncached;
 
 use std::fmt;
 #[cfg(feature = "tokio")]
@@ -52,6 +54,7 @@ struct Opened {
     /// `None` for a descriptor of this process.
     closer: Option<Arc<dyn CloseFd>>,
     cached: CachedHint,
+    uncached: uncached::Uncached,
     /// Reads and writes use the ring that polls the device.
     polled: AtomicBool,
     /// Reads and writes are system calls on a blocking thread.
@@ -97,6 +100,7 @@ impl Fd {
             raw,
             closer,
             cached: CachedHint::default(),
+            uncached: uncached::Uncached::default(),
             polled: AtomicBool::new(false),
             by_thread: AtomicBool::new(false),
             offsets: AtomicU8::new(OFFSETS_UNKNOWN),

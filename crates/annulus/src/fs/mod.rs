@@ -39,7 +39,7 @@ pub use path_in::{Dir, OpPath, PathIn};
 pub use read_into::ReadInto;
 pub use times::FileTimes;
 
-pub use crate::fd::CachedReads;
+pub use crate::fd::{CachedReads, NotUncached};
 pub use crate::op::{Advice, AllocateMode, SyncRangeMode};
 pub use crate::sys::poll_queue::NotPolled;
 
@@ -213,6 +213,18 @@ impl File {
     /// `O_DIRECT`.
     pub fn set_cached_reads(&self, policy: CachedReads) {
         self.fd.cached().set(policy);
+    }
+
+    /// Returns whether the reads and writes of a file that was opened with
+    /// [`OpenOptions::uncached`](crate::OpenOptions::uncached) leave the page cache as it was. Known after the first
+    /// transfer; until then a requested file returns `Ok`. Clones share the result. Linux only.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason why they do not; the message ends with a hint. The file still works, with ordinary reads
+    /// and writes.
+    pub fn uncached_support(&self) -> Result<(), NotUncached> {
+        self.fd.uncached_support()
     }
 
     /// Returns the descriptor alone.

@@ -48,6 +48,7 @@ pub struct OpenOptions {
     create: bool,
     create_new: bool,
     direct: bool,
+    uncached: bool,
     beneath: bool,
     mode: u32,
     custom_flags: u32,
@@ -81,6 +82,7 @@ impl OpenOptions {
             create: false,
             create_new: false,
             direct: false,
+            uncached: false,
             beneath: false,
             mode: 0o666,
             custom_flags: 0,
@@ -190,6 +192,37 @@ impl OpenOptions {
     /// ```
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
+        self
+    }
+
+    /// Makes reads and writes drop the pages that they bring into the page cache (`RWF_DONTCACHE`). A scan or a backup
+    /// then does not evict the data that the program reads again and again. Pages that are in the cache already are
+    /// used, and stay. Transfers need no alignment, unlike those of [`direct`](OpenOptions::direct). Linux only.
+    ///
+    /// Since Linux 6.14, for file systems such as ext4. Where the kernel or the file system refuses, the file uses
+    /// ordinary reads and writes, and [`File::uncached_support`] returns the reason.
+    ///
+    /// - A write starts its writeback, after which the kernel drops the pages. On ext4, pages that overwrite allocated
+    ///   blocks stay (observed on 6.18) until they are read uncached, or another program needs memory.
+    /// - With `direct`, transfers do not use the page cache, and this option has no effect.
+    /// - [`File::copy_range_to`] copies as without the option.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = annulus::Engine::new()?;
+    /// # let path = dir.path().join("data"); std::fs::write(&path, vec![7; 100_000])?;
+    /// let mut options = annulus::OpenOptions::new();
+    /// let file = engine.open_with(options.read(true).uncached(true), &path).await?;
+    /// let all = file.read_exact_at(vec![0; 100_000], 0).await?;
+    /// if let Err(reason) = file.uncached_support() {
+    ///     eprintln!("{reason}"); // for example: tmpfs refuses
+    /// }
+    /// # assert_eq!(all[99_999], 7);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn uncached(&mut self, uncached: bool) -> &mut Self {
+        self.uncached = uncached;
         self
     }
 
@@ -354,6 +387,7 @@ impl OpenOptions {
         Opening {
             submitter,
             cached_reads: self.cached_reads,
+            uncached: self.uncached,
             operation: match op {
                 Ok(op) => Operation::new(submitter, op),
                 Err(error) => Operation::ready(submitter, Err(error)),
@@ -392,6 +426,7 @@ pub(crate) fn path_to_cstring(path: &Path) -> io::Result<CString> {
 pub struct Opening<'a> {
     submitter: &'a Arc<Submitter>,
     cached_reads: CachedReads,
+    uncached: bool,
     operation: Operation<'a, OpenAt>,
 }
 
@@ -410,6 +445,9 @@ impl Future for Opening<'_> {
         let opened = ready!(Pin::new(&mut self.operation).poll(context))?;
         let file = File::new(opened, Arc::clone(self.submitter))?;
         file.set_cached_reads(self.cached_reads);
+        if self.uncached {
+            file.fd.request_uncached(file.direct.is_some());
+        }
         Poll::Ready(Ok(file))
     }
 }

@@ -13,7 +13,7 @@ use crate::driver::{Operation, coop_budget};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
-use crate::sys::call;
+use crate::sys::call::{self, RWF_NOWAIT};
 
 /// The future of [`File::read_into`]. Returns the number of bytes. If it is dropped or fails, a part of
 /// the slice may have been overwritten.
@@ -76,8 +76,9 @@ impl<'a> ReadInto<'a> {
     /// Returns whether the file ends `n` bytes after the start of the read, without blocking.
     fn ends_after(&mut self, n: usize) -> bool {
         let rest = self.into.get_mut(n..).unwrap_or_default();
-        let raw = self.file.fd.raw_for_brief_call();
-        n == 0 || call::pread_cached(raw, rest, self.offset + n as u64) == Ok(0)
+        let (fd, offset) = (&self.file.fd, self.offset + n as u64);
+        let flags = fd.flags(RWF_NOWAIT);
+        n == 0 || call::pread_into(fd.raw_for_brief_call(), rest, offset, flags) == Ok(0)
     }
 
     /// Copies cached data on the calling thread.
@@ -87,7 +88,8 @@ impl<'a> ReadInto<'a> {
             return None;
         }
         let submitted_ns = self.file.submitter.sample();
-        match call::pread_cached(fd.raw_for_brief_call(), self.into, self.offset) {
+        let flags = fd.flags(RWF_NOWAIT);
+        match call::pread_into(fd.raw_for_brief_call(), self.into, self.offset, flags) {
             Ok(n) if n == bytes || self.ends_after(n) => {
                 fd.cached().hit();
                 self.file
@@ -97,7 +99,7 @@ impl<'a> ReadInto<'a> {
             }
             // Partly cached: an ordinary read follows.
             Ok(_) => {}
-            Err(res) => fd.cached().note_refusal(res),
+            Err(res) => fd.note_cached_refusal(res),
         }
         self.file.submitter.count_sync_missed(1);
         None

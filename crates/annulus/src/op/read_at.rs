@@ -12,7 +12,7 @@ use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::cached::{self, CachedRead, READS_PER_STEP};
-use crate::sys::call::{self, AT_POSITION, RWF_NOWAIT};
+use crate::sys::call::{self, AT_POSITION, RWF_NOWAIT, TransferFlags};
 use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{ASYNC, Sqe, opcode};
 
@@ -35,6 +35,7 @@ pub struct ReadAt<B> {
     done: usize,
     target: ReadMemory,
     until: Until,
+    flags: TransferFlags,
     /// The page cache may have the data, and this read has not tried it yet.
     try_cache: bool,
 }
@@ -71,6 +72,7 @@ impl<B: IoBufMut> ReadAt<B> {
         let direct = !matches!(target, ReadMemory::Buf { align_bytes: 1 });
         let try_cache = !direct && want <= FAST_PATH_BYTES_MAX && !fd.is_simulated();
         ReadAt {
+            flags: fd.flags(0),
             fd,
             offset,
             buf,
@@ -165,6 +167,7 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
             addr: base as u64,
             len: transfer_len(bytes),
             off: offset,
+            op_flags: self.flags.bits(),
             ..Sqe::new(opcode::READ, self.fd.raw())
         }
     }
@@ -172,6 +175,9 @@ unsafe impl<B: IoBufMut> Op for ReadAt<B> {
     #[inline]
     fn resume(&mut self, res: i32) -> Resume {
         if res < 0 {
+            if self.fd.remove_refused(&mut self.flags, res) {
+                return Resume::Again;
+            }
             return match retry_interrupted(res) {
                 Resume::Done(res) if self.done > 0 && self.until == Until::Once => {
                     // Return the bytes that were read before the error. A further read returns the error again.
@@ -230,7 +236,7 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
             call::wait_until_readable(self.fd.raw());
         }
         // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
-        unsafe { call::pread(self.fd.raw(), base, bytes, offset, 0) }
+        unsafe { call::pread(self.fd.raw(), base, bytes, offset, self.flags) }
     }
 
     #[inline]
@@ -239,10 +245,11 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
             return SyncAttempt::NotTried;
         }
         let raw = self.fd.raw_for_brief_call();
+        let flags = self.fd.flags(RWF_NOWAIT);
         loop {
             let (base, bytes, offset) = self.range();
             // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
-            let res = unsafe { call::pread(raw, base, bytes, offset, RWF_NOWAIT) };
+            let res = unsafe { call::pread(raw, base, bytes, offset, flags) };
             match res {
                 0 => {}
                 res if res > 0 => {
@@ -256,7 +263,7 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
                 }
                 _ if self.done > 0 => return SyncAttempt::Missed,
                 _ => {
-                    self.fd.cached().note_refusal(res);
+                    self.fd.note_cached_refusal(res);
                     return SyncAttempt::Missed;
                 }
             }
@@ -317,11 +324,12 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
     let Some(requests) = requests.get_mut(..reads.len()) else {
         return;
     };
-    // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
+    let flags = fd.flags(RWF_NOWAIT);
+    // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call. Drained: see `flags`.
     let done = by_ring
         && requests.len() >= WORTH_A_RING
         && fd.has_offsets()
-        && unsafe { cached::read_cached(fd.raw(), requests) };
+        && unsafe { cached::read_cached(fd.raw(), flags, requests) };
     if !done {
         for request in requests.iter_mut() {
             // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
@@ -331,7 +339,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
                     request.base,
                     request.bytes as usize,
                     request.offset,
-                    RWF_NOWAIT,
+                    flags,
                 )
             };
         }
@@ -343,7 +351,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
             // SAFETY: Written: the kernel has filled the buffer.
             unsafe { read.buf.set_filled(request.bytes as usize) };
         } else if request.res < 0 {
-            fd.cached().note_refusal(request.res);
+            fd.note_cached_refusal(request.res);
         }
     }
 }

@@ -21,7 +21,9 @@ use super::{
 };
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
-use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT};
+use crate::sys::call::{
+    self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT, TransferFlags,
+};
 use crate::sys::errno::{EINTR, EIO, ENOENT, ENOMEM, ERESTARTSYS, ESPIPE, check, count};
 use crate::sys::mount::{self, FileSystem, Identity};
 use crate::sys::sqe::{Sqe, opcode};
@@ -185,6 +187,7 @@ impl ReadFile {
             _ => self.buf.len() as u64,
         };
         let spare = self.buf.spare_capacity_mut();
+        let flags = TransferFlags::new(flags);
         // SAFETY: Lent: `spare` is borrowed for the call, which does not outlast it.
         unsafe { call::pread(raw, spare.as_mut_ptr().cast(), spare.len(), at, flags) }
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
-use crate::sys::call::{self, AT_POSITION};
+use crate::sys::call::{self, AT_POSITION, TransferFlags};
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
 
@@ -34,8 +34,7 @@ pub struct Transfer<D, S> {
     fd: Fd,
     offset: u64,
     shape: S,
-    /// `RWF_DSYNC`, or 0.
-    flags: u32,
+    flags: TransferFlags,
     /// Continues until all bytes are transferred, or the file ends.
     all: bool,
     /// Uses a blocking thread even if a ring could do the transfer.
@@ -52,7 +51,7 @@ pub trait Direction<S: Shape>: Send + 'static {
     /// # Safety
     ///
     /// Lent, Open: `rest` is the rest of a shape that the caller owns, and `raw` is open.
-    unsafe fn call(raw: i32, rest: (*mut u8, usize), offset: u64, flags: u32) -> i32;
+    unsafe fn call(raw: i32, rest: (*mut u8, usize), offset: u64, flags: TransferFlags) -> i32;
 
     /// Marks the first `bytes` as initialised.
     ///
@@ -76,7 +75,12 @@ pub enum Write {}
 impl<B: IoBuf> Direction<Single<B>> for Write {
     const INFO: OpInfo = table::WRITE_AT;
 
-    unsafe fn call(raw: i32, (base, bytes): (*mut u8, usize), offset: u64, flags: u32) -> i32 {
+    unsafe fn call(
+        raw: i32,
+        (base, bytes): (*mut u8, usize),
+        offset: u64,
+        flags: TransferFlags,
+    ) -> i32 {
         // SAFETY: Lent, Open: the caller upholds the contract of `Direction`.
         unsafe { call::pwrite(raw, base, bytes, offset, flags) }
     }
@@ -89,7 +93,12 @@ impl<B: IoBuf> Direction<Single<B>> for Write {
 impl<B: IoBuf> Direction<Vectors<B>> for Write {
     const INFO: OpInfo = table::WRITE_VECTORED_AT;
 
-    unsafe fn call(raw: i32, (vectors, count): (*mut u8, usize), offset: u64, flags: u32) -> i32 {
+    unsafe fn call(
+        raw: i32,
+        (vectors, count): (*mut u8, usize),
+        offset: u64,
+        flags: TransferFlags,
+    ) -> i32 {
         // SAFETY: Lent, Open: the caller upholds the contract of `Direction`.
         unsafe { call::pwritev(raw, vectors.cast(), count, offset, flags) }
     }
@@ -102,7 +111,12 @@ impl<B: IoBuf> Direction<Vectors<B>> for Write {
 impl<B: IoBufMut> Direction<Vectors<B>> for Read {
     const INFO: OpInfo = table::READ_VECTORED_AT;
 
-    unsafe fn call(raw: i32, (vectors, count): (*mut u8, usize), offset: u64, flags: u32) -> i32 {
+    unsafe fn call(
+        raw: i32,
+        (vectors, count): (*mut u8, usize),
+        offset: u64,
+        flags: TransferFlags,
+    ) -> i32 {
         // SAFETY: Lent, Open: the caller upholds the contract of `Direction`.
         unsafe { call::preadv(raw, vectors.cast(), count, offset, flags) }
     }
@@ -160,10 +174,10 @@ impl<B: IoBufMut> ReadVectoredAt<B> {
 impl<D: Direction<S>, S: Shape> Transfer<D, S> {
     fn of(fd: Fd, shape: S, offset: u64, flags: u32, all: bool) -> Transfer<D, S> {
         Transfer {
+            flags: fd.flags(flags),
             fd,
             offset,
             shape,
-            flags,
             all,
             by_thread: false,
             direction: PhantomData,
@@ -189,12 +203,15 @@ unsafe impl<D: Direction<S>, S: Shape> Op for Transfer<D, S> {
             addr: rest as u64,
             len: transfer_len(count),
             off,
-            op_flags: self.flags,
+            op_flags: self.flags.bits(),
             ..Sqe::new(D::INFO.opcode, self.fd.raw())
         }
     }
 
     fn resume(&mut self, res: i32) -> Resume {
+        if self.fd.remove_refused(&mut self.flags, res) {
+            return Resume::Again;
+        }
         let again = match retry_interrupted(res) {
             // Return the bytes before the error. A further call returns the error again.
             Resume::Done(..0) if self.shape.done() > 0 && !self.all => false,

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use io_uring::IoUring;
 
-use super::call::RWF_NOWAIT;
+use super::call::TransferFlags;
 use super::filter_probe;
 use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
@@ -47,11 +47,12 @@ thread_local! {
 ///
 /// # Safety
 ///
-/// Lent: each `base` is valid for writes of `bytes` until this returns. Open: so is `fd`.
-pub(crate) unsafe fn read_cached(fd: i32, reads: &mut [CachedRead]) -> bool {
+/// Lent: each `base` is valid for writes of `bytes` until this returns. Open: so is `fd`. Drained: `flags` have
+/// `RWF_NOWAIT`.
+pub(crate) unsafe fn read_cached(fd: i32, flags: TransferFlags, reads: &mut [CachedRead]) -> bool {
     debug_assert!(reads.len() <= READS_PER_STEP);
-    // SAFETY: Lent and Open: the caller upholds the contract in `# Safety`.
-    with_ring(|ring| unsafe { run(ring, fd, reads) })
+    // SAFETY: Lent, Open and Drained: the caller upholds the contract in `# Safety`.
+    with_ring(|ring| unsafe { run(ring, fd, flags, reads) })
 }
 
 /// Calls `run` with the ring of this thread. Returns `false` if there is none. If `run` returns `false`, the ring is
@@ -105,7 +106,7 @@ impl Batcher {
 /// # Safety
 ///
 /// As for `read_cached`.
-unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
+unsafe fn run(ring: &mut IoUring, fd: i32, flags: TransferFlags, reads: &mut [CachedRead]) -> bool {
     {
         let mut queue = ring.submission();
         for (index, read) in reads.iter_mut().enumerate() {
@@ -114,7 +115,7 @@ unsafe fn run(ring: &mut IoUring, fd: i32, reads: &mut [CachedRead]) -> bool {
                 addr: read.base as u64,
                 len: read.bytes,
                 off: read.offset,
-                op_flags: RWF_NOWAIT,
+                op_flags: flags.bits(),
                 user_data: index as u64,
                 ..Sqe::new(opcode::READ, fd)
             };
@@ -156,8 +157,11 @@ fn complete(ring: &mut IoUring, entries: usize, mut done: impl FnMut(u64, i32)) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::call::RWF_NOWAIT;
     use std::io::Write;
     use std::os::fd::AsRawFd;
+
+    const NOWAIT: TransferFlags = TransferFlags::new(RWF_NOWAIT);
 
     #[test]
     fn cached_pages_are_read_in_one_call_and_nothing_else_is() {
@@ -176,7 +180,7 @@ mod tests {
             })
             .collect();
         // SAFETY: Lent and Open: buffers and file outlive the call.
-        if !unsafe { read_cached(file.as_raw_fd(), &mut reads) } {
+        if !unsafe { read_cached(file.as_raw_fd(), NOWAIT, &mut reads) } {
             println!("skip: no io_uring for this thread");
             return;
         }
@@ -197,7 +201,7 @@ mod tests {
             res: 0,
         }];
         // SAFETY: Lent: the buffer outlives the call; a descriptor that is not open is refused.
-        if unsafe { read_cached(-1, &mut reads) } {
+        if unsafe { read_cached(-1, NOWAIT, &mut reads) } {
             assert_eq!(reads[0].res, -libc::EBADF);
         }
     }

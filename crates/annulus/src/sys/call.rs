@@ -30,6 +30,31 @@ const _: () = assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
 
 /// `RWF_NOWAIT`: read from the page cache, or fail with EAGAIN.
 pub(crate) const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
+/// `RWF_DONTCACHE`: the pages that the transfer brings into the page cache are dropped. Since Linux 6.14.
+pub(crate) const RWF_DONTCACHE: u32 = 0x80;
+
+/// The flags (`RWF_*`) of a read or write. `Fd::flags` makes them, so that no transfer forgets those of its file.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferFlags(u32);
+
+impl TransferFlags {
+    /// Makes flags for `Fd::flags`, or for a descriptor that belongs to no file of a caller.
+    pub(crate) const fn new(bits: u32) -> TransferFlags {
+        TransferFlags(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+
+    pub(crate) const fn without(self, flag: u32) -> TransferFlags {
+        TransferFlags(self.0 & !flag)
+    }
+}
 
 pub(crate) const AT_FDCWD: RawFd = libc::AT_FDCWD;
 
@@ -62,7 +87,13 @@ fn unit(result: Result<(), Errno>) -> i32 {
 ///
 /// Lent: `base` is valid for writes of `bytes` until this returns.
 #[inline]
-pub(crate) unsafe fn pread(fd: RawFd, base: *mut u8, bytes: usize, at: u64, flags: u32) -> i32 {
+pub(crate) unsafe fn pread(
+    fd: RawFd,
+    base: *mut u8,
+    bytes: usize,
+    at: u64,
+    flags: TransferFlags,
+) -> i32 {
     let iovec = IoVec { base, bytes };
     // SAFETY: Lent: the caller upholds the contract in `# Safety`; the iovec lives on this stack
     // for the call.
@@ -74,7 +105,13 @@ pub(crate) unsafe fn pread(fd: RawFd, base: *mut u8, bytes: usize, at: u64, flag
 /// # Safety
 ///
 /// Lent: `base` is valid for reads of `bytes` until this returns.
-pub(crate) unsafe fn pwrite(fd: RawFd, base: *const u8, bytes: usize, at: u64, flags: u32) -> i32 {
+pub(crate) unsafe fn pwrite(
+    fd: RawFd,
+    base: *const u8,
+    bytes: usize,
+    at: u64,
+    flags: TransferFlags,
+) -> i32 {
     let iovec = IoVec {
         base: base.cast_mut(),
         bytes,
@@ -95,7 +132,7 @@ pub(crate) unsafe fn preadv(
     vectors: *const IoVec,
     count: usize,
     at: u64,
-    flags: u32,
+    flags: TransferFlags,
 ) -> i32 {
     // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in two halves; on 64-bit
     // systems the second one is 0.
@@ -107,7 +144,7 @@ pub(crate) unsafe fn preadv(
             count,
             at.cast_signed(),
             0,
-            flags,
+            flags.bits(),
         )
     })
 }
@@ -122,7 +159,7 @@ pub(crate) unsafe fn pwritev(
     vectors: *const IoVec,
     count: usize,
     at: u64,
-    flags: u32,
+    flags: TransferFlags,
 ) -> i32 {
     // SAFETY: Lent: the caller upholds the contract in `# Safety`.
     last(unsafe {
@@ -133,7 +170,7 @@ pub(crate) unsafe fn pwritev(
             count,
             at.cast_signed(),
             0,
-            flags,
+            flags.bits(),
         )
     })
 }
@@ -490,11 +527,15 @@ pub(crate) fn empty_statx() -> Statx {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Reads from the page cache into `into`. Fails with minus the errno if the read would block (EAGAIN) or cannot be
-/// made.
-pub(crate) fn pread_cached(fd: RawFd, into: &mut [u8], at: u64) -> Result<usize, i32> {
+/// Reads into `into`. Fails with minus the errno, EAGAIN if the flags have `RWF_NOWAIT` and the read would block.
+pub(crate) fn pread_into(
+    fd: RawFd,
+    into: &mut [u8],
+    at: u64,
+    flags: TransferFlags,
+) -> Result<usize, i32> {
     // SAFETY: Lent: `into` is borrowed for the call, which does not outlast it.
-    let res = unsafe { pread(fd, into.as_mut_ptr(), into.len(), at, RWF_NOWAIT) };
+    let res = unsafe { pread(fd, into.as_mut_ptr(), into.len(), at, flags) };
     usize::try_from(res).map_err(|_| res)
 }
 

@@ -52,7 +52,7 @@ async fn read_all(file: &File) {
 /// cannot be dropped.
 async fn read_cold(fixture: &Fixture, file: &File, reads: usize) -> bool {
     for _ in 0..reads {
-        if !uncache_surely(file, &fixture.path("f")).await {
+        if !uncache_surely(file, &fixture.path("f"), 1).await {
             return false;
         }
         assert_eq!(file.read_at(vec![0; 1], 0).await.unwrap().0, 1);

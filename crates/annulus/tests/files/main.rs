@@ -52,6 +52,8 @@ mod send;
 #[cfg(not(annulus_portable))]
 mod thread_end;
 mod timeout;
+#[cfg(all(feature = "tokio-io", not(annulus_portable)))]
+mod uncached;
 #[cfg(not(annulus_portable))]
 mod vectored;
 mod whole;

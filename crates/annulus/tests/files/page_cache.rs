@@ -13,6 +13,9 @@ use crate::fixtures::uncache;
 /// The number of attempts to drop a page before it counts as permanent.
 const ATTEMPTS: u32 = 2000;
 
+/// A page of every kernel that the tests run on; on others, the count of pages is too low.
+const PAGE_BYTES: usize = 4096;
+
 /// A mapping of the start of a file.
 struct Mapping {
     base: NonNull<libc::c_void>,
@@ -44,13 +47,13 @@ impl Mapping {
         Mapping { base, bytes }
     }
 
-    /// Returns whether its first page is in the page cache.
-    fn begins_cached(&self) -> bool {
-        let mut page = 0;
-        // SAFETY: one page of the mapping, and a byte for the result.
-        let status = unsafe { libc::mincore(self.base.as_ptr(), 1, &raw mut page) };
+    /// Returns the number of its pages that are in the page cache.
+    fn resident_pages(&self) -> usize {
+        let mut pages = vec![0; self.bytes.div_ceil(PAGE_BYTES)];
+        // SAFETY: the pages of the mapping, and a byte for the result of each.
+        let status = unsafe { libc::mincore(self.base.as_ptr(), self.bytes, pages.as_mut_ptr()) };
         assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
-        page & 1 == 1
+        pages.iter().filter(|&page| page & 1 == 1).count()
     }
 }
 
@@ -86,19 +89,25 @@ pub(crate) fn reads_cached_without_waiting(path: &Path) -> bool {
     read != Err(rustix::io::Errno::OPNOTSUPP)
 }
 
-/// Drops a file from the page cache until its first page is gone. The kernel keeps a page that is still referenced at
-/// that moment, for example by another processor's list of new pages. Returns `false` if the page stays, as on tmpfs.
-pub(crate) async fn uncache_surely(file: &annulus::File, path: &Path) -> bool {
-    let mapping = Mapping::new(path, 1, 0);
+/// Returns how many of the first pages of a file are in the page cache.
+pub(crate) fn resident_pages(path: &Path, bytes: usize) -> usize {
+    Mapping::new(path, bytes, 0).resident_pages()
+}
+
+/// Drops a file from the page cache until its first `bytes` bytes are gone. The kernel keeps a page that is still
+/// referenced at that moment, for example by another processor's list of new pages. Returns `false` if a page stays, as
+/// on tmpfs.
+pub(crate) async fn uncache_surely(file: &annulus::File, path: &Path, bytes: usize) -> bool {
+    let mapping = Mapping::new(path, bytes, 0);
     for attempt in 0..ATTEMPTS {
         uncache(file).await;
-        if !mapping.begins_cached() {
+        if mapping.resident_pages() == 0 {
             return true;
         }
         if attempt > 10 {
             thread::sleep(Duration::from_millis(1));
         }
     }
-    println!("its first page can't be thrown out of the page cache");
+    println!("it can't be thrown out of the page cache");
     false
 }

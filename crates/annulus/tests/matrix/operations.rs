@@ -176,6 +176,16 @@ operations! { File FILES:
         let file = at.engine.open_with(OpenOptions::new().read(true).cached_reads(CachedReads::Always), at.existing()).await?;
         assert_eq!(block(2), file.read_exact_at(block(0), 8192).await?)
     }
+    read_uncached Ring "read_at" |at| {
+        let mut options = OpenOptions::new();
+        options.read(true).uncached(true).cached_reads(CachedReads::Never);
+        let file = at.engine.open_with(&options, at.existing()).await?;
+        assert_eq!(block(2), file.read_exact_at(block(0), 8192).await?)
+    }
+    write_uncached Ring "write_at" |at| {
+        let file = at.engine.open_with(OpenOptions::new().write(true).uncached(true), at.existing()).await?;
+        assert_eq!(block(2), file.write_all_at(block(2), 8192).await?)
+    }
     read_into Ring "read_at" |at| {
         let mut into = block(0);
         assert_eq!((at.file.read_into(&mut into, 4096).await?, into), (BLOCK_BYTES, block(1)))

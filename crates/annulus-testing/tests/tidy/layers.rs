@@ -33,15 +33,16 @@ const PRELOAD_LAYERS: [&str; 10] = [
     "hooks",
 ];
 
-/// The crates of the workspace that each crate may depend on.
+/// The crates of this repository that each crate may depend on.
 #[rustfmt::skip]
-const CRATES: [(&str, &str); 10] = [
+const CRATES: [(&str, &str); 11] = [
     ("annulus", ""),
     ("annulus-http", "annulus"),
     ("annulus-hyper", "annulus"),
     ("annulus-baselines", "annulus"),
     ("annulus-object-store", "annulus"),
     ("annulus-observe", "annulus"),
+    ("annulus-opendal", "annulus"),
     ("annulus-pool", "annulus"),
     ("annulus-preload", "annulus"),
     ("annulus-testing", "annulus"),

@@ -117,3 +117,38 @@ fn the_help_of_the_tool_starts_with_its_purpose_and_its_commands() {
         );
     }
 }
+
+/// ci/debian runs this, and puts the files into the package.
+#[test]
+#[ignore = "ci/debian"]
+fn the_man_pages_and_completions_are_written() {
+    use std::fs;
+    use std::path::Path;
+
+    use clap::CommandFactory;
+    use clap_complete::Shell;
+
+    let root = std::env::var_os("ANNULUS_PAGES").expect("ANNULUS_PAGES names a folder");
+    let folder = |path: &str| {
+        let folder = Path::new(&root).join(path);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    };
+    clap_mangen::generate_to(Args::command(), folder("man")).unwrap();
+    for (shell, path, name) in [
+        (
+            Shell::Bash,
+            "usr/share/bash-completion/completions",
+            "annulus",
+        ),
+        (
+            Shell::Fish,
+            "usr/share/fish/vendor_completions.d",
+            "annulus.fish",
+        ),
+        (Shell::Zsh, "usr/share/zsh/vendor-completions", "_annulus"),
+    ] {
+        let mut file = fs::File::create(folder(path).join(name)).unwrap();
+        clap_complete::generate(shell, &mut Args::command(), "annulus", &mut file);
+    }
+}

@@ -2,11 +2,13 @@
 //! `ci/lib/nextest` lists flaky tests and fails if there are too many.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -58,9 +60,40 @@ fn a_test_that_hangs_is_killed_and_its_threads_are_listed() {
     assert_eq!(child.wait().unwrap().signal(), Some(9), "{text}");
 }
 
+/// Returns `ci/lib/nextest` with the script `cargo` in place of cargo, in a folder that has to live on.
+fn with_cargo(cargo: &str) -> (tempfile::TempDir, Command) {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["cargo", "cargo-nextest"] {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{cargo}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    let mut command = Command::new(script("nextest"));
+    command
+        .env("PATH", format!("{}:{path}", dir.path().display()))
+        .env("ANNULUS_FLAKY_LOG", dir.path().join("flaky.log"));
+    fs::write(dir.path().join("flaky.log"), "").unwrap();
+    (dir, command)
+}
+
+/// A job of `ci/test` that lasts too long gets this signal. Tests that went on would use the processors of later jobs.
+#[test]
+fn a_run_that_is_ended_ends_its_tests() {
+    let (_dir, mut command) =
+        with_cargo("trap 'exit 5' TERM; echo started; for i in $(seq 300); do sleep 0.1; done");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "started\n");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
 /// Runs `ci/lib/nextest` with a cargo that only writes a report of `count` flaky tests and one that passes.
 fn with_flaky(count: usize) -> (bool, String) {
-    let dir = tempfile::tempdir().unwrap();
     let profile = format!("runner-{}-{count}", std::process::id());
     let reports = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../target/nextest")
@@ -74,28 +107,11 @@ fn with_flaky(count: usize) -> (bool, String) {
     let report = format!(
         "<testsuites><testsuite><testcase classname='c' name='good'/>{flaky}</testsuite></testsuites>"
     );
-    let cargo = format!(
-        "#!/bin/sh\necho \"{report}\" >'{}/junit.xml'\n",
+    let (dir, mut command) = with_cargo(&format!(
+        "echo \"{report}\" >'{}/junit.xml'",
         reports.display()
-    );
-    for name in ["cargo", "cargo-nextest"] {
-        let path = dir.path().join(name);
-        fs::write(&path, &cargo).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let log = dir.path().join("flaky.log");
-    fs::write(&log, "").unwrap();
-    let path = format!(
-        "{}:{}",
-        dir.path().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let output = Command::new(script("nextest"))
-        .env("PATH", path)
-        .env("NEXTEST_PROFILE", &profile)
-        .env("ANNULUS_FLAKY_LOG", &log)
-        .output()
-        .unwrap();
+    ));
+    let output = command.env("NEXTEST_PROFILE", &profile).output().unwrap();
     fs::remove_dir_all(&reports).unwrap();
     let message = String::from_utf8_lossy(&output.stdout);
     for n in 0..count {
@@ -105,7 +121,8 @@ fn with_flaky(count: usize) -> (bool, String) {
         );
     }
     assert!(!message.contains("good"), "{output:?}");
-    (output.status.success(), fs::read_to_string(&log).unwrap())
+    let log = fs::read_to_string(dir.path().join("flaky.log")).unwrap();
+    (output.status.success(), log)
 }
 
 #[test]

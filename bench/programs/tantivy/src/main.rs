@@ -1,0 +1,148 @@
+//! Reads random documents of a tantivy index that is four times as large as the memory, from maps and from a page pool.
+
+#![forbid(unsafe_code)]
+
+mod directory;
+mod load;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use annulus_measure::order;
+use clap::Parser;
+use load::{Sample, VARIANTS};
+use serde::Serialize;
+
+/// The index is this number of times as large as the memory.
+const MEMORIES: u64 = 4;
+
+#[derive(Parser)]
+#[command(about)]
+struct Args {
+    /// Folder for the index, on the disk to measure; the index is kept there
+    #[arg(long)]
+    dir: PathBuf,
+    /// Memory limit of each run, in MiB
+    #[arg(long, default_value_t = 512)]
+    memory: usize,
+    /// Readers, as a list
+    #[arg(long, value_delimiter = ',', default_values_t = [32, 512])]
+    readers: Vec<usize>,
+    /// Rounds
+    #[arg(long, default_value_t = 7)]
+    repeat: usize,
+    /// Length of a run, in seconds
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Compare all documents first
+    #[arg(long)]
+    compare: bool,
+    /// Write the results of each run to FILE
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// One run, in the cgroup of this process
+    #[arg(long, hide = true)]
+    run: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Run {
+    variant: &'static str,
+    depth: usize,
+    repeat: usize,
+    outcome: Sample,
+}
+
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let args = Args::parse();
+    let (folder, memory) = (args.dir.join("annulus-tantivy"), args.memory << 20);
+    if let Some(variant) = &args.run {
+        let time = Duration::from_secs_f64(args.seconds);
+        let sample = load::run(&folder, variant, args.readers[0], memory, time)?;
+        println!("{}", serde_json::to_string(&sample)?);
+        return Ok(());
+    }
+    let wanted = MEMORIES * memory as u64;
+    if !folder.exists() || load::size(&folder)? < wanted {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        load::fill(&folder, wanted)?;
+    }
+    if args.compare {
+        println!("{} documents are equal", load::compare(&folder, memory)?);
+    }
+    let mut runs = Vec::new();
+    for &readers in &args.readers {
+        for repeat in 1..=args.repeat {
+            for nth in order(VARIANTS.len(), repeat) {
+                let variant = VARIANTS[nth];
+                annulus_measure::remove_from_cache(&folder)?;
+                let outcome = limited(&args, variant, readers, memory)?;
+                println!("{readers} readers, round {repeat}: {variant}: {outcome:?}");
+                runs.push(Run {
+                    variant,
+                    depth: readers,
+                    repeat,
+                    outcome,
+                });
+            }
+        }
+    }
+    if let Some(path) = &args.json {
+        fs::write(
+            path,
+            serde_json::to_string(&serde_json::json!({ "runs": runs }))?,
+        )?;
+    }
+    Ok(())
+}
+
+/// Makes a run in a process of its own, in a new cgroup with the memory limit, which also limits the page cache.
+fn limited(
+    args: &Args,
+    variant: &str,
+    readers: usize,
+    memory: usize,
+) -> Result<Sample, Box<dyn Error + Send + Sync>> {
+    let name = format!("annulus-tantivy-{}", std::process::id());
+    let old = Path::new("/sys/fs/cgroup/memory");
+    let (group, limit) = match old.exists() {
+        true => (old.join(name), "memory.limit_in_bytes"),
+        false => (Path::new("/sys/fs/cgroup").join(name), "memory.max"),
+    };
+    fs::create_dir(&group)
+        .map_err(|error| format!("creating {}, which needs root: {error}", group.display()))?;
+    fs::write(group.join(limit), memory.to_string())?;
+    // The shell enters the cgroup before the program begins, so that all of its memory counts.
+    let output = Command::new("sh")
+        .args(["-c", "echo $$ >\"$0/cgroup.procs\" && exec \"$@\""])
+        .arg(&group)
+        .arg(std::env::current_exe()?)
+        .args(["--run", variant, "--readers", &readers.to_string()])
+        .args([
+            "--memory",
+            &args.memory.to_string(),
+            "--seconds",
+            &args.seconds.to_string(),
+        ])
+        .arg("--dir")
+        .arg(&args.dir)
+        .output();
+    // Its last pages are released shortly after the process has ended.
+    let _ = fs::write(group.join("memory.force_empty"), "0");
+    for _ in 0..100 {
+        if fs::remove_dir(&group).is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = output?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{variant}: {}: {text}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}

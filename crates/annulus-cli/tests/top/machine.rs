@@ -72,6 +72,10 @@ fn two_processes_are_on_one_page_and_one_that_ended_leaves_it() {
     };
     let page = endpoint.page_with(|page| has_latencies(page, &one) && has_latencies(page, &other));
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    assert!(
+        page.contains("\nannulus_processes{state=\"shown\"} "),
+        "{page}"
+    );
     for name in names {
         for server in [&one, &other] {
             assert!(page.contains(&sample(name, server)), "{page}");

@@ -166,12 +166,19 @@ struct Region {
     /// The versions that each cell may have; the last one written is at the end.
     versions: Vec<Vec<u32>>,
     next_version: u32,
+    tears_words: bool,
 }
 
 /// Returns the word at index `word` of a cell; it encodes the position and the version.
 fn word(position: u64, version: u32, word: usize) -> u64 {
     let mixed = (position << 20 ^ u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (word as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// Returns whether each byte is that of one of the words.
+fn is_mixed(words: impl Iterator<Item = u64> + Clone, bytes: [u8; 8]) -> bool {
+    let has = |(at, byte)| words.clone().any(|word| word.to_ne_bytes()[at] == byte);
+    bytes.into_iter().enumerate().all(has)
 }
 
 /// The outcome of an operation.
@@ -346,11 +353,12 @@ impl Region {
             let (words, _) = bytes.as_chunks();
             for (n, &word_bytes) in words.iter().enumerate() {
                 let read = u64::from_ne_bytes(word_bytes);
-                let may_be = |&version: &u32| match version {
-                    0 => read == 0,
-                    version => read == word(position, version, n),
-                };
-                if !self.versions[cell].iter().any(may_be) {
+                let words = self.versions[cell].iter().map(|&version| match version {
+                    0 => 0,
+                    version => word(position, version, n),
+                });
+                let is_whole = words.clone().any(|word| word == read);
+                if !is_whole && !(self.tears_words && is_mixed(words, word_bytes)) {
                     self.tally
                         .wrong(format!("word {n} of the cell at {position} is {read:#x}"));
                     return;
@@ -397,6 +405,8 @@ pub struct Load<'a> {
     pub steps: u64,
     /// Counts operations and collects errors.
     pub tally: &'a Arc<Tally>,
+    /// Whether a write may end within a word. It is a simulated short write, whose future was dropped or which failed.
+    pub tears_words: bool,
     /// Builds the Tokio runtime among the executors.
     pub tokio: fn() -> io::Result<tokio::runtime::Runtime>,
 }
@@ -433,6 +443,7 @@ impl Load<'_> {
                 tally: Arc::clone(self.tally),
                 versions: vec![vec![0]; CELLS],
                 next_version: 0,
+                tears_words: self.tears_words,
             });
         }
         drop(file);

@@ -87,6 +87,7 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
             tasks: TASKS,
             steps,
             tally,
+            tears_words: simulated,
             tokio: stress_load::plain_tokio,
         };
         load.run()
@@ -98,9 +99,12 @@ fn run(ops: u64, seed: u64) -> Result<(), String> {
         }
     }
     println!("{} | simulated: {}", real.line(), injected.line());
-    real.verdict(false)?;
+    real.verdict(false)
+        .map_err(|error| format!("on a real kernel: {error}"))?;
     if round > 5 {
-        injected.verdict(true)?;
+        injected
+            .verdict(true)
+            .map_err(|error| format!("on a simulated kernel: {error}"))?;
     }
     if !stress_load::back_to(before) {
         return Err("descriptors have leaked".to_owned());

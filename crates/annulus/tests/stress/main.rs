@@ -31,6 +31,7 @@ fn stress(builder: EngineBuilder) {
             tasks: 12,
             steps: 500,
             tally: &tally,
+            tears_words: false,
             tokio: stress_load::plain_tokio,
         };
         load.run().unwrap();

@@ -41,6 +41,7 @@ fn stress(builder: &EngineBuilder, tokio: fn() -> io::Result<Runtime>) {
             tasks: 12,
             steps,
             tally: &tally,
+            tears_words: false,
             tokio,
         };
         load.run().unwrap();

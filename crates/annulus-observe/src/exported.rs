@@ -3,8 +3,8 @@
 use annulus::metrics::{PreloadCounts, Snapshot, Source, SourceKind};
 
 /// Field of `Counts`, exported name and description of each counter. Names omit the prefix `annulus_` and the suffix
-/// `_total`. `in_flight` is a gauge and therefore missing.
-const COUNTERS: [(&str, &str, &str); 19] = [
+/// `_total`. Gauges have their own names.
+const COUNTERS: [(&str, &str, &str); 23] = [
     (
         "submitted",
         "submitted",
@@ -92,7 +92,47 @@ const COUNTERS: [(&str, &str, &str); 19] = [
         "panics",
         "Panics of wakers, buffers and other code of the program that the library caught",
     ),
+    (
+        "pool_hits",
+        "pool_hits",
+        "Pages of a page pool that were in memory",
+    ),
+    (
+        "pool_misses",
+        "pool_misses",
+        "Pages of a page pool that were not in memory",
+    ),
+    (
+        "pool_evictions",
+        "pool_evictions",
+        "Pages that a page pool removed to make space",
+    ),
+    (
+        "pool_waits",
+        "pool_waits",
+        "Loads of a page pool that waited for a frame",
+    ),
 ];
+
+/// Field of `Counts`, exported name and description of each gauge.
+pub(crate) const GAUGES: [(&str, &str, &str); 2] = [
+    (
+        "in_flight",
+        "in_flight",
+        "Operations currently in the kernel or on a blocking thread",
+    ),
+    (
+        "pool_held",
+        "pool_held",
+        "Frames of a page pool that guards hold though their pages are gone",
+    ),
+];
+
+/// Returns the name and the description of a gauge, or `None` if the field is a counter.
+pub(crate) fn gauge(field: &str) -> Option<(&'static str, &'static str)> {
+    let known = GAUGES.iter().find(|(known, ..)| *known == field);
+    known.map(|(_, name, help)| (*name, *help))
+}
 
 /// Returns the name and the description of a counter. A field that is not in the list keeps its name.
 pub(crate) fn counter(field: &'static str) -> (&'static str, &'static str) {
@@ -121,10 +161,6 @@ pub(crate) const QUEUE: (&str, &str) = (
 pub(crate) const DEVICE: (&str, &str) = (
     "operation_device",
     "Time in the kernel and the device, or in the blocking call",
-);
-pub(crate) const IN_FLIGHT: (&str, &str) = (
-    "in_flight",
-    "Operations currently in the kernel or on a blocking thread",
 );
 #[cfg(feature = "prometheus")]
 pub(crate) const SOURCES: (&str, &str) = (
@@ -203,6 +239,7 @@ impl Totals {
             let same = now.sources.iter().filter(|source| source.kind == kind.kind);
             let sum = |of: fn(&Source) -> u64| same.clone().map(of).sum();
             kind.counters.in_flight = sum(|source| source.counters.in_flight);
+            kind.counters.pool_held = sum(|source| source.counters.pool_held);
             kind.preload.rings = sum(|source| source.preload.rings);
             kind.preload.connections = sum(|source| source.preload.connections);
             kind.preload.buffers = sum(|source| source.preload.buffers);
@@ -296,7 +333,7 @@ mod tests {
     fn each_counter_has_a_description() {
         for (field, _) in Counts::default()
             .fields()
-            .filter(|(field, _)| *field != "in_flight")
+            .filter(|(field, _)| gauge(field).is_none())
         {
             assert_ne!(
                 counter(field).1,
@@ -306,9 +343,15 @@ mod tests {
         }
         let fields = Counts::default().fields().count();
         assert_eq!(
-            COUNTERS.len() + 1,
+            COUNTERS.len() + GAUGES.len(),
             fields,
             "an entry of the list is no longer a field"
+        );
+        assert!(
+            annulus::metrics::layout::GAUGES
+                .iter()
+                .copied()
+                .eq(GAUGES.map(|gauge| gauge.0))
         );
     }
 }

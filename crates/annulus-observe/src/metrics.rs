@@ -44,8 +44,8 @@ impl Publisher {
         for kind in self.totals.kinds() {
             let source = [Label::new("source", kind.kind.name())];
             for (field, value) in kind.counters.fields() {
-                if field == "in_flight" {
-                    gauge!(named(exported::IN_FLIGHT, ""), source.iter()).set(value as f64);
+                if let Some(known) = exported::gauge(field) {
+                    gauge!(named(known, ""), source.iter()).set(value as f64);
                 } else {
                     counter!(named(exported::counter(field), "_total"), source.iter())
                         .absolute(value);

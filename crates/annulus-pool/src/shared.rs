@@ -237,7 +237,7 @@ impl Shared {
         }
         kept.into_iter()
             .for_each(|frame| evictor.queues.keep(frame));
-        Counters::add(&self.counters.evicted, gone.len() as u64);
+        self.counters.evict(gone.len(), evictor.limbo.len());
         drop(evictor);
         // Outside of the lock: the last reference to a file frees its pages, and a frame wakes who waits for it.
         drop(files);
@@ -358,6 +358,7 @@ impl Shared {
         }
         let mut gone = self.free(&mut evictor, unlinked, &mut Vec::new(), &mut Vec::new());
         gone.append(&mut evictor.free_limbo(self));
+        self.counters.evict(0, evictor.limbo.len());
         drop(evictor);
         drop(gone);
     }
@@ -477,6 +478,7 @@ impl Drop for Shared {
             }
             return;
         }
+        self.hits.end(&self.counters.metrics);
         // Guards outlive the pool: they keep the memory.
         let frames = std::mem::take(&mut self.frames);
         let evictor = self
@@ -506,7 +508,7 @@ struct Starving<'a>(&'a Arc<Shared>);
 
 impl<'a> Starving<'a> {
     fn new(core: &'a Arc<Shared>) -> Starving<'a> {
-        Counters::add(&core.counters.starved, 1);
+        core.counters.wait();
         core.starving.fetch_add(1, Ordering::SeqCst);
         waiting::announce(Arc::downgrade(core) as _);
         Starving(core)

@@ -2,8 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use annulus::metrics::layout::pool::{Event, PoolCounters};
+
 /// The number of threads that count hits for themselves.
 const OWN: usize = 64;
+/// The hits that a thread counts before the metrics have them.
+const STEP: u64 = 1024;
 
 /// The counts of a pool since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,18 +33,51 @@ pub struct Stats {
     pub held: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) misses: AtomicU64,
     pub(crate) loads: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) evicted: AtomicU64,
     pub(crate) starved: AtomicU64,
+    /// The metrics of the process.
+    pub(crate) metrics: PoolCounters,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        static POOLS: AtomicU64 = AtomicU64::new(1);
+        Counters {
+            misses: AtomicU64::new(0),
+            loads: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            starved: AtomicU64::new(0),
+            metrics: PoolCounters::new(POOLS.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
 }
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn miss(&self) {
+        Counters::add(&self.misses, 1);
+        self.metrics.count(Event::Miss, 1);
+    }
+
+    /// Counts evicted pages, and the frames whose pages are gone, but have guards.
+    pub(crate) fn evict(&self, pages: usize, held: usize) {
+        Counters::add(&self.evicted, pages as u64);
+        self.metrics.count(Event::Eviction, pages as u64);
+        self.metrics.set_held(held as u64);
+    }
+
+    pub(crate) fn wait(&self) {
+        Counters::add(&self.starved, 1);
+        self.metrics.count(Event::Wait, 1);
     }
 }
 
@@ -65,16 +102,28 @@ impl Default for Hits {
 }
 
 impl Hits {
-    /// Counts hits of the thread with this number.
+    /// Counts a hit of the thread with this number.
     #[inline]
-    pub(crate) fn add(&self, thread: usize, hits: u64) {
-        match self.own.get(thread) {
+    pub(crate) fn add(&self, thread: usize, metrics: &PoolCounters) {
+        let steps = match self.own.get(thread) {
             // Only this thread writes it.
             Some(HitCounter(counter)) => {
-                counter.store(counter.load(Ordering::Relaxed) + hits, Ordering::Relaxed)
+                let hits = counter.load(Ordering::Relaxed) + 1;
+                counter.store(hits, Ordering::Relaxed);
+                hits
             }
-            None => Counters::add(&self.others.0, hits),
+            None => self.others.0.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        if steps.is_multiple_of(STEP) {
+            metrics.count(Event::Hit, STEP);
         }
+    }
+
+    /// Gives the metrics the hits that they do not have yet, at the end of the pool.
+    pub(crate) fn end(&self, metrics: &PoolCounters) {
+        let all = self.own.iter().chain([&self.others]);
+        let rest = all.map(|counter| counter.0.load(Ordering::Relaxed) % STEP);
+        metrics.count(Event::Hit, rest.sum());
     }
 
     pub(crate) fn sum(&self) -> u64 {

@@ -133,7 +133,7 @@ impl FileCore {
         let address = |frame| self.pool.address(frame).addr();
         let frame = entry::protect(self.entry(page), slot, address)?;
         self.pool.used(frame);
-        self.pool.hits.add(thread, 1);
+        self.pool.hits.add(thread, &self.pool.counters.metrics);
         Some(self.pool.guard(frame, slot, self.bytes_of(page)))
     }
 
@@ -150,7 +150,7 @@ impl FileCore {
     /// Reads a page, or waits for its read.
     pub(crate) async fn miss(&self, page: u32) -> io::Result<Page> {
         self.pool.check_process()?;
-        Counters::add(&self.pool.counters.misses, 1);
+        self.pool.counters.miss();
         loop {
             let is_absent = matches!(self.entry(page).state(), State::Absent { .. });
             let frame = if is_absent {
@@ -393,7 +393,7 @@ impl Waiting<'_> {
         let Some(load) = self.load.as_ref().filter(|load| load.has_frame) else {
             return false;
         };
-        Counters::add(&self.file.pool.counters.misses, 1);
+        self.file.pool.counters.miss();
         self.file.go_on(self.page, load);
         true
     }

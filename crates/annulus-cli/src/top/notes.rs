@@ -30,6 +30,11 @@ fn notes(report: &Report) -> Vec<String> {
             "receives found no free buffer (ENOBUFS) {times} times/s, mostly {most}; {hint}"
         ));
     }
+    if let Some((times, most)) = most(report, "pool_waits") {
+        notes.push(format!(
+            "loads of a page pool waited for a frame {times} times/s, mostly {most}; give it more memory, or drop pages earlier"
+        ));
+    }
     let waiting = report.sources.iter().filter(|source| is_stuck(source));
     notes.extend(waiting.map(|source| {
         let (name, in_flight) = (source.name(), source.done.in_flight);

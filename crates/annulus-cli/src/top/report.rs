@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use annulus::metrics::layout::GAUGES;
 use annulus::metrics::{
     Counts, ErrorCounts, Histogram, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source,
 };
@@ -302,7 +303,7 @@ impl Done {
 fn counted(counts: &Counts) -> impl Iterator<Item = (String, u64)> + use<> {
     counts
         .fields()
-        .filter(|(name, _)| *name != "in_flight")
+        .filter(|(name, _)| !GAUGES.contains(name))
         .map(|(name, count)| (name.to_owned(), count))
 }
 

@@ -238,6 +238,22 @@ pub(super) fn alerts(report: &Report) -> Vec<Piece> {
     lines
 }
 
+/// Returns the rates of the page pools, if there are any.
+pub(super) fn pool(report: &Report) -> Option<String> {
+    let total = &report.total;
+    let is_used = total.since_start("pool_hits") + total.since_start("pool_misses") > 0;
+    let rate = |name| format!("{}/s", count(total.rate(name)));
+    is_used.then(|| {
+        format!(
+            "page pools: {} hits, {} misses, {} evictions, {} waits for a frame",
+            rate("pool_hits"),
+            rate("pool_misses"),
+            rate("pool_evictions"),
+            rate("pool_waits")
+        )
+    })
+}
+
 pub(super) fn total(since_start: u64, per_second: f64) -> Piece {
     let text = whole(since_start);
     match per_second > 0.0 {

@@ -103,6 +103,7 @@ fn body(report: &Report, app: &App, area: Rect) -> Vec<Line<'static>> {
     let backends = rows::backends(report).into_iter().take(BACKENDS_MAX);
     head.extend(backends.map(|piece| vec![piece]));
     head.push(vec![(rows::summary(report), Tone::Plain)]);
+    head.extend(rows::pool(report).map(|pool| vec![(pool, Tone::Plain)]));
     let mut tail = preload::lines(report);
     let errors = rows::errors(report);
     if !errors.is_empty() {

@@ -49,6 +49,21 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[test]
+fn page_pools_have_a_line_and_a_hint_if_loads_wait_for_frames() {
+    let (before, mut now) = (snapshots_for_tests::earlier(), snapshots_for_tests::now());
+    let mut pool = annulus::metrics::Source::default();
+    pool.kind = annulus::metrics::SourceKind::Pool;
+    (pool.counters.pool_hits, pool.counters.pool_misses) = (2048, 100);
+    pool.counters.pool_waits = 20;
+    now.sources.push(pool);
+    let report = super::notes::report(snapshots_for_tests::facts(), &before, &now);
+    let text = text::text(&report);
+    let line = "page pools: 1024/s hits, 50.0/s misses, 0/s evictions, 10.0/s waits for a frame";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("waited for a frame 10.0 times/s"), "{text}");
+}
+
+#[test]
 fn a_screen_of_80_by_24_shows_the_whole_report() {
     let expected = "\
 4321  up 1:02:03  annulus serve echo --addr 127.0.0.1:7000

@@ -19,6 +19,9 @@ pub(super) fn text(report: &Report) -> String {
         &mut text,
         &format!("within {interval}: {}", rows::summary(report)),
     );
+    if let Some(pool) = rows::pool(report) {
+        line(&mut text, &pool);
+    }
     table(&mut text, &rows::sources(report));
     table(&mut text, &rows::operations(report, Sort::Rate, None));
     let preload = preload::lines(report);

@@ -48,6 +48,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use annulus::metrics::layout::GAUGES;
 use annulus::metrics::{self, Counts, Every, Histogram, OperationCounts, Snapshot};
 
 mod parse;
@@ -261,7 +262,7 @@ fn goes_on(before: &Snapshot, now: &Snapshot) -> bool {
     };
     let both = counted(before).fields().zip(counted(now).fields());
     let grows = |((name, before), (_, now)): ((&str, u64), (&str, u64))| {
-        name == "in_flight" || now >= before
+        GAUGES.contains(&name) || now >= before
     };
     before.process == now.process && now.at_ns > before.at_ns && both.into_iter().all(grows)
 }

@@ -135,18 +135,16 @@ impl Collector for Page {
         self.operations(out)?;
         self.latencies(out)?;
         let fields = |source: &Source| source.counters.fields();
-        for (field, _) in fields(&Source::default()).filter(|(field, _)| *field != "in_flight") {
+        for (field, _) in fields(&Source::default()) {
             let rows = self.kinds.iter().map(|source| {
                 let found = fields(source).find(|(name, _)| *name == field);
                 (of(source), found.map_or(0, |(_, value)| value))
             });
-            counters(out, exported::counter(field), rows)?;
+            match exported::gauge(field) {
+                Some(gauge) => gauges(out, gauge, rows)?,
+                None => counters(out, exported::counter(field), rows)?,
+            }
         }
-        let in_flight = self
-            .kinds
-            .iter()
-            .map(|kind| (of(kind), kind.counters.in_flight));
-        gauges(out, exported::IN_FLIGHT, in_flight)?;
         let count = |kind: &Source| {
             let sources = self.now.sources.iter();
             sources.filter(|source| source.kind == kind.kind).count() as u64

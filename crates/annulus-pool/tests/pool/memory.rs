@@ -97,6 +97,41 @@ async fn pages_that_are_used_stay_beside_a_scan() {
     assert!(after.resident <= 100);
 }
 
+#[test]
+fn the_metrics_of_the_process_have_the_counts_of_a_pool_also_after_its_end() {
+    let name = "memory::the_metrics_of_the_process_have_the_counts_of_a_pool_also_after_its_end";
+    annulus_testing::child_process::in_child(name, || {
+        let counters = || annulus::metrics::snapshot().total().counters;
+        let stats = pollster::block_on(async {
+            let on_disk = OnDisk::new(64 * PAGE);
+            let (pool, file) = opened(&on_disk, 4).await;
+            let guard = file.page(0).await.unwrap();
+            for _ in 0..1500 {
+                file.try_page(0).unwrap();
+            }
+            file.invalidate(0..1);
+            for number in 1..64 {
+                file.page(number).await.unwrap();
+            }
+            let (now, stats) = (counters(), pool.stats());
+            assert_eq!((now.pool_hits, now.pool_held), (1024, 1), "{stats:?}");
+            assert_eq!(now.pool_misses, 64);
+            drop(guard);
+            stats
+        });
+        let ended = counters();
+        assert_eq!((ended.pool_hits, ended.pool_held), (stats.hits, 0));
+        assert_eq!(
+            (ended.pool_misses, ended.pool_waits),
+            (stats.misses, stats.starved)
+        );
+        assert!(
+            stats.evicted > 0 && ended.pool_evictions == stats.evicted,
+            "{stats:?}"
+        );
+    });
+}
+
 #[tokio::test]
 async fn a_forgotten_guard_takes_its_frame_and_nothing_else() {
     let on_disk = OnDisk::new(32 * PAGE);

@@ -262,6 +262,12 @@ counters! {
     close_timeouts,
     /// Panics of the program's code that were caught.
     panics,
+    pool_hits,
+    pool_misses,
+    pool_evictions,
+    pool_waits,
+    /// Frames of a page pool that guards hold though their pages are gone.
+    pool_held,
 }
 const _: () = assert!(NUMBER_NAMES.len() <= COUNTERS_MAX);
 
@@ -411,6 +417,11 @@ fn counts(head: &[u64; HEAD_WORDS], kind: SourceKind, operations: &[OperationCou
         leaked: word(Number::leaked),
         close_timeouts: word(Number::close_timeouts),
         panics: word(Number::panics),
+        pool_hits: word(Number::pool_hits),
+        pool_misses: word(Number::pool_misses),
+        pool_evictions: word(Number::pool_evictions),
+        pool_waits: word(Number::pool_waits),
+        pool_held: word(Number::pool_held),
     }
 }
 
@@ -426,7 +437,7 @@ fn errors(head: &[u64; HEAD_WORDS]) -> Vec<ErrorCounts> {
 }
 
 /// The kinds by number, starting at 1.
-const KINDS: [SourceKind; 9] = [
+const KINDS: [SourceKind; 10] = [
     SourceKind::Ended,
     SourceKind::Driver,
     SourceKind::OwnRing,
@@ -436,6 +447,7 @@ const KINDS: [SourceKind; 9] = [
     SourceKind::CoreFiles,
     SourceKind::Preload,
     SourceKind::Passed,
+    SourceKind::Pool,
 ];
 
 pub(super) fn kind_number(kind: SourceKind) -> u64 {

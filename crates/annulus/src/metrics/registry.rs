@@ -145,9 +145,11 @@ fn fold(from: &Record, to: &Record) {
             to[position].fetch_add(count, Ordering::Relaxed);
         }
     };
-    let gauge = record::COUNTERS + Number::flying as usize;
+    let gauges = [Number::flying, Number::pool_held].map(|gauge| record::COUNTERS + gauge as usize);
     let counters = record::COUNTERS..record::COUNTERS + record::COUNTERS_MAX;
-    counters.filter(|&position| position != gauge).for_each(add);
+    counters
+        .filter(|position| !gauges.contains(position))
+        .for_each(add);
     for nth in 0..record::ERRORS_MAX {
         let position = record::ERRORS + 2 * nth;
         let count = from[position + 1].load(Ordering::Relaxed);

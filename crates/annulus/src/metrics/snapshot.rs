@@ -77,11 +77,13 @@ pub enum SourceKind {
     Preload,
     /// The calls of a process that the preload library passed to the kernel.
     Passed,
+    /// A page pool (`annulus-pool`).
+    Pool,
 }
 
 impl SourceKind {
     /// Returns the name used in labels: `driver`, `own_ring`, `threads`, `fast_path`, `core`, `core_files`, `preload`,
-    /// `passed`, `ended`.
+    /// `passed`, `pool`, `ended`.
     pub fn name(self) -> &'static str {
         match self {
             SourceKind::Ended => "ended",
@@ -93,6 +95,7 @@ impl SourceKind {
             SourceKind::CoreFiles => "core_files",
             SourceKind::Preload => "preload",
             SourceKind::Passed => "passed",
+            SourceKind::Pool => "pool",
         }
     }
 }
@@ -138,7 +141,7 @@ pub struct Source {
 /// Defines all counters in one list, so that none can be forgotten.
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// Counters, which only grow, and the gauge `in_flight`.
+        /// Counters, which only grow, and the gauges `in_flight` and `pool_held`.
         ///
         /// How well submissions are batched: entries of the submission queue per system call.
         ///
@@ -226,6 +229,16 @@ counts! {
     /// Panics of wakers, buffers and other code of the program that the library caught. Counted in the source of the
     /// ended ones.
     panics,
+    /// Pages of a page pool that were in memory when they were asked for. Each thread counts in steps of 1,024.
+    pool_hits,
+    /// Pages of a page pool that were not in memory.
+    pool_misses,
+    /// Pages that a page pool removed to make space.
+    pool_evictions,
+    /// Loads of a page pool that waited for a frame.
+    pool_waits,
+    /// Frames of a page pool that guards hold now though their pages are gone.
+    pool_held,
 }
 
 /// The counters and latencies of one operation.

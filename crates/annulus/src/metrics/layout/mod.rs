@@ -14,6 +14,7 @@ use super::snapshot::{Source, SourceKind};
 use crate::sys::call;
 use crate::sys::counter_storage::{self, CounterStorage, FILED_MAX};
 
+pub mod pool;
 pub mod preload;
 pub mod switch;
 
@@ -43,6 +44,9 @@ pub const HEADER_LEASE: usize = 6;
 pub const HEADER_NAMES: usize = 7;
 /// The number of words in the header that describe the counters.
 pub const HEADER_SAYS: usize = 8;
+
+/// The fields of [`Counts`](super::Counts) that are current values. The others only grow.
+pub const GAUGES: [&str; 2] = ["in_flight", "pool_held"];
 
 /// The maximum number of records in the file. The header is mapped as well.
 pub const RECORDS_MAX: usize = FILED_MAX - 16;

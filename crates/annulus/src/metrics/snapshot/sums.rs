@@ -10,10 +10,11 @@ impl Counts {
         self.with(other, u64::wrapping_add)
     }
 
-    /// Returns the difference to `earlier`, with the current value of `in_flight`.
+    /// Returns the difference to `earlier`, with the current values of the gauges.
     pub fn since(&self, earlier: &Counts) -> Counts {
         Counts {
             in_flight: self.in_flight,
+            pool_held: self.pool_held,
             ..self.with(earlier, u64::saturating_sub)
         }
     }

@@ -357,8 +357,9 @@ impl Region {
                     0 => 0,
                     version => word(position, version, n),
                 });
-                let is_whole = words.clone().any(|word| word == read);
-                if !is_whole && !(self.tears_words && is_mixed(words, word_bytes)) {
+                let is_possible = words.clone().any(|word| word == read)
+                    || self.tears_words && is_mixed(words, word_bytes);
+                if !is_possible {
                     self.tally
                         .wrong(format!("word {n} of the cell at {position} is {read:#x}"));
                     return;

@@ -68,7 +68,7 @@ fn a_long_deadline_and_many_short_ones_have_one_timer_at_a_time() {
     fixture.kernel.pass(ns(LONG));
     fixture.driver.poll();
     assert!(is_completed(&mut long));
-    assert_eq!(fixture.kernel.timers(), []);
+    assert!(fixture.kernel.timers().is_empty());
     fixture.driver.drain(None);
 }
 
@@ -96,7 +96,7 @@ fn a_timer_that_fires_while_it_is_moved_is_armed_again() {
     let early = fixture.kernel.state.lock().unwrap().timers[0].1;
     fixture.kernel.state.lock().unwrap().timers.clear();
     let mut short = begun(&fixture.submitter, SHORT);
-    assert_eq!(fixture.kernel.timers(), []);
+    assert!(fixture.kernel.timers().is_empty());
     fixture.kernel.complete(early, -ETIME);
     fixture.driver.poll();
     let at_ns = Clock::now_ns(&fixture.kernel) + ns(SHORT);
@@ -113,7 +113,7 @@ fn a_thread_that_waits_in_its_ring_needs_no_timer() {
     fixture.driver.begin_owner_polls();
     let _sleeps = [LONG, SHORT].map(|time| begun(&fixture.submitter, time));
     fixture.driver.poll();
-    assert_eq!(fixture.kernel.timers(), []);
+    assert!(fixture.kernel.timers().is_empty());
     fixture.driver.end_owner_polls();
     assert_eq!(fixture.kernel.timers(), [ns(SHORT)]);
     fixture.driver.drain(None);

@@ -87,6 +87,8 @@ pub(super) struct SourceReport {
 pub(super) struct Done {
     /// The operations in the kernel or on a blocking thread, at the end of the interval.
     pub(super) in_flight: u64,
+    /// Frames of page pools that guards hold though their pages are gone.
+    pool_held: u64,
     /// The average number of entries that an enter submitted within the interval.
     pub(super) entries_per_enter: Option<f64>,
     /// The growth of each counter within the interval, per second.
@@ -277,6 +279,7 @@ impl Done {
         let enters = between.counters.enters;
         Done {
             in_flight: now.counters.in_flight,
+            pool_held: now.counters.pool_held,
             entries_per_enter: (enters > 0)
                 .then(|| between.counters.entries as f64 / enters as f64),
             per_second: grown

@@ -245,7 +245,7 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
             return SyncAttempt::NotTried;
         }
         let raw = self.fd.raw_for_brief_call();
-        let flags = self.fd.flags(RWF_NOWAIT);
+        let flags = self.flags.with(RWF_NOWAIT);
         loop {
             let (base, bytes, offset) = self.range();
             // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.

@@ -51,6 +51,10 @@ impl TransferFlags {
         self.0 & flag != 0
     }
 
+    pub(crate) const fn with(self, flag: u32) -> TransferFlags {
+        TransferFlags(self.0 | flag)
+    }
+
     pub(crate) const fn without(self, flag: u32) -> TransferFlags {
         TransferFlags(self.0 & !flag)
     }

@@ -213,7 +213,7 @@ pub trait Variant<B: Bench>: Send + Sync {
         false
     }
 
-    /// Returns whether the variant has memory of its own in place of the page cache.
+    /// Returns whether the variant has its own memory in place of the page cache.
     fn has_own_cache(&self) -> bool {
         false
     }

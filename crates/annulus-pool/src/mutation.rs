@@ -28,7 +28,7 @@ pub(crate) enum Mutation {
     MissForgotten,
     /// One who could not go on with a load does not try again after it has said so.
     MissWithoutSecondTry,
-    /// One who has gone on with a load does not look for those who could not.
+    /// A thread that has gone on with a load does not look for those that could not.
     MissUnseen,
 }
 

@@ -406,7 +406,7 @@ pub struct Load<'a> {
     pub steps: u64,
     /// Counts operations and collects errors.
     pub tally: &'a Arc<Tally>,
-    /// Whether a write may end within a word. It is a simulated short write, whose future was dropped or which failed.
+    /// True if a write may end within a word. It is a simulated short write, whose future was dropped or which failed.
     pub tears_words: bool,
     /// Builds the Tokio runtime among the executors.
     pub tokio: fn() -> io::Result<tokio::runtime::Runtime>,

@@ -100,7 +100,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Makes a run in a process of its own, in a new cgroup with the memory limit, which also limits the page cache.
+/// Makes a run in its own process, in a new cgroup with the memory limit, which also limits the page cache.
 fn limited(
     args: &Args,
     variant: &str,

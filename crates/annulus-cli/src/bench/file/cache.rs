@@ -64,7 +64,7 @@ pub(crate) fn prepare(file: &TestFile, cache: Cache) -> Result<Readiness, Fault>
 }
 
 /// Reads the data until the memory limit has made the kernel reclaim memory. A run may find the memory full, or free
-/// after a variant with a cache of its own.
+/// after a variant with its own cache.
 fn fill_memory(file: &TestFile) -> Result<Readiness, Fault> {
     let hits = || file.limit.as_ref().and_then(Limit::hits);
     let Some(before) = hits() else {

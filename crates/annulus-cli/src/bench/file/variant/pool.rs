@@ -24,7 +24,7 @@ const FILL: usize = 256;
 /// The threads that read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Host {
-    /// As many as `--threads`, each of which drives a ring.
+    /// Threads, as many as `--threads`, each of which drives a ring.
     Own,
     /// Tokio's, with a ring on each worker.
     Tokio,

@@ -26,7 +26,7 @@ const BATCH: usize = 16;
 enum Access {
     /// The first word of each page, in place.
     Words,
-    /// As `Words`, with a guard of the page.
+    /// Words like `Words`, with a guard of the page.
     Guards,
     /// A copy of each page.
     Copies,

@@ -280,6 +280,7 @@ cases! { DEFERRED_OUTPUT, DEFERRED_OUTPUT_CASES = c("deferred_output"):
     fn deferred_output_is_sent_after_removal_from_its_set;
     fn a_blocking_write_comes_after_deferred_output;
     fn every_blocking_call_waits_for_deferred_output;
+    fn a_removed_member_whose_socket_was_full_is_reported_as_writable;
     fn a_time_limit_ends_a_write_behind_deferred_output;
     fn a_reset_ends_a_blocking_write_behind_deferred_output;
     fn a_signal_ends_a_blocking_write_behind_deferred_output_or_does_not;

@@ -22,7 +22,7 @@
 //!
 //! | module | feature | purpose |
 //! |---|---|---|
-//! | (root) | none | [`snapshot_of`] reads the metrics that another process shares |
+//! | (root) | none | [`snapshot_of`] reads the metrics that another process shares; [`started_ticks`] tells it from a later one |
 //! | [`alert`] | none | raises and clears alerts by rules such as `read.p99 > 500us for 5s` |
 //! | `prometheus` | `prometheus` | serves the metrics to Prometheus, or renders them as text |
 //! | `metrics` | `metrics` | publishes the metrics to the recorder of the `metrics` facade |
@@ -62,4 +62,4 @@ pub mod switch;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 
-pub use process::snapshot_of;
+pub use process::{snapshot_of, started_ticks};

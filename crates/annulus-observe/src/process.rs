@@ -64,6 +64,27 @@ pub fn snapshot_of(process: u32) -> io::Result<Snapshot> {
     Ok(snapshot)
 }
 
+/// Returns the start time of a process, in ticks of the clock since the start of the machine. `None` if the process has
+/// ended, even if its parent has not waited for it.
+///
+/// The kernel reuses process IDs. Together with the start time, an ID denotes one process.
+pub fn started_ticks(process: u32) -> Option<u64> {
+    // A program's name may have any bytes.
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    started_ticks_in(&String::from_utf8_lossy(&stat))
+}
+
+fn started_ticks_in(stat: &str) -> Option<u64> {
+    /// The index among the fields after the name. The name may contain any character, including brackets.
+    const STARTED: usize = 19;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    if matches!(fields.first(), Some(&("Z" | "X"))) {
+        return None;
+    }
+    fields.get(STARTED)?.parse().ok()
+}
+
 fn ended(source: &Source) -> bool {
     source.kind == SourceKind::Ended
 }
@@ -213,4 +234,28 @@ fn process_ids(process: u32) -> Vec<u64> {
     let mut pids: Vec<u64> = pids.filter_map(|pid| pid.parse().ok()).collect();
     pids.push(u64::from(process));
     pids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_parsed_after_any_name() {
+        let stat = |name: &str, state: &str| {
+            let fields: Vec<String> = (4..=30).map(|field| field.to_string()).collect();
+            format!("7 ({name}) {state} {}", fields.join(" "))
+        };
+        assert_eq!(started_ticks_in(&stat("echo", "S")), Some(22));
+        assert_eq!(started_ticks_in(&stat("a) S 1 (b", "R")), Some(22));
+        assert_eq!(started_ticks_in(&stat("echo", "Z")), None);
+        assert_eq!(started_ticks_in("7 (echo"), None);
+        assert_eq!(started_ticks_in(""), None);
+    }
+
+    #[test]
+    fn this_process_has_a_start_time_and_a_missing_one_has_none() {
+        assert!(started_ticks(std::process::id()).is_some());
+        assert_eq!(started_ticks(u32::MAX), None);
+    }
 }

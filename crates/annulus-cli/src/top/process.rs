@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 
 use annulus::metrics::Snapshot;
-use annulus_observe::snapshot_of;
 use annulus_observe::switch::Switch;
+use annulus_observe::{snapshot_of, started_ticks};
 
 use super::observer::Observed;
 use super::report::ProcessFacts;
@@ -148,22 +148,6 @@ fn command(pid: u32) -> Option<String> {
     Some(without_escapes(args.join(" ").trim_end()))
 }
 
-/// Returns the start time; `None` if the process has ended, even if its parent has not waited for it.
-fn started_ticks(pid: u32) -> Option<u64> {
-    started_ticks_in(&proc_files::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-fn started_ticks_in(stat: &str) -> Option<u64> {
-    /// The index among the fields after the name. The name may contain any character, including brackets.
-    const STARTED: usize = 19;
-    let (_, fields) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    if matches!(fields.first(), Some(&("Z" | "X"))) {
-        return None;
-    }
-    fields.get(STARTED)?.parse().ok()
-}
-
 /// Returns whether a process is a descendant of `ancestor`.
 fn descends(pid: u32, ancestor: u32) -> bool {
     /// A chain of parents is not longer; with a reused ID it could be a circle.
@@ -190,17 +174,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_parsed_after_any_name() {
-        let stat = |name: &str, state: &str| {
-            let fields: Vec<String> = (4..=30).map(|field| field.to_string()).collect();
-            format!("7 ({name}) {state} {}", fields.join(" "))
-        };
-        assert_eq!(started_ticks_in(&stat("echo", "S")), Some(22));
-        assert_eq!(started_ticks_in(&stat("a) S 1 (b", "R")), Some(22));
-        assert_eq!(started_ticks_in(&stat("echo", "Z")), None);
-        assert_eq!(parent_in(&stat("a) S 1 (b", "R")), Some(4));
-        assert_eq!(started_ticks_in("7 (echo"), None);
-        assert_eq!(started_ticks_in(""), None);
+    fn the_parent_is_parsed_after_any_name() {
+        assert_eq!(parent_in("7 (a) S 1 (b) R 4 5 6"), Some(4));
     }
 
     #[test]

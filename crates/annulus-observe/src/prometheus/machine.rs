@@ -9,7 +9,7 @@ use annulus::metrics::Snapshot;
 
 use super::page::encode;
 use crate::exported::{PROCESSES, Totals};
-use crate::process::snapshot_of;
+use crate::process::{snapshot_of, started_ticks};
 
 /// A process ID, and the start time of the process. The kernel reuses IDs.
 type Id = (u32, u64);
@@ -79,7 +79,7 @@ fn processes() -> Scan {
         match snapshot_of(pid) {
             Ok(snapshot) => {
                 // A process that has ended meanwhile has no start time.
-                let id = started(pid).map(|started| (pid, started));
+                let id = started_ticks(pid).map(|started| (pid, started));
                 found.snapshots.extend(id.map(|id| (id, snapshot)));
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => found.hidden += 1,
@@ -88,17 +88,6 @@ fn processes() -> Scan {
         }
     }
     found
-}
-
-/// Returns the start time of a process in ticks; `None` if it has ended.
-fn started(pid: u32) -> Option<u64> {
-    /// The index among the fields after the name, which may contain any character.
-    const STARTED: usize = 19;
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    fields.nth(STARTED)?.parse().ok()
 }
 
 /// Returns the labels of a process.
@@ -205,11 +194,5 @@ mod tests {
     fn a_name_with_any_bytes_is_a_label() {
         assert_eq!(escaped(b"a \"b\"\\\nc\n"), r#"a \"b\"\\\nc"#);
         assert_eq!(escaped(b"\xff\n"), "\u{fffd}");
-    }
-
-    #[test]
-    fn this_process_has_a_start_time_and_a_missing_one_has_none() {
-        assert!(started(std::process::id()).is_some());
-        assert_eq!(started(u32::MAX), None);
     }
 }

@@ -110,11 +110,12 @@ fn pages_are_read_without_io_uring_and_by_threads_that_block() {
 #[tokio::test]
 async fn a_prefetched_page_is_there_or_on_its_way() {
     let on_disk = OnDisk::new(64 * PAGE);
-    let (pool, file) = opened(&on_disk, 64).await;
+    // Enough frames for the whole file, because later pages may evict the first ones before they are read.
+    let (pool, file) = opened(&on_disk, 128).await;
     file.prefetch(0..1 << 20);
     // An eighth of the frames at a time; a read that is done makes space for another one.
     let loads = pool.stats().loads;
-    assert!((8..=64).contains(&loads), "{loads}");
+    assert!((16..=64).contains(&loads), "{loads}");
     for number in 0..8 {
         while file.try_page(number).is_none() {
             tokio::task::yield_now().await;

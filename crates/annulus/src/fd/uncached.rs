@@ -5,8 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use super::Fd;
-use crate::sys::call::{RWF_DONTCACHE, TransferFlags};
 use crate::sys::errno::{EINVAL, EOPNOTSUPP};
+use crate::sys::transfer_flags::{RWF_DONTCACHE, TransferFlags};
 
 /// The reason why the pages that a file's reads and writes bring into the page cache stay there. `Display` ends with
 /// the remedy.

@@ -13,7 +13,8 @@ use crate::driver::{Operation, coop_budget};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
-use crate::sys::call::{self, RWF_NOWAIT};
+use crate::sys::call;
+use crate::sys::transfer_flags::RWF_NOWAIT;
 
 /// The future of [`File::read_into`]. Returns the number of bytes. If it is dropped or fails, a part of
 /// the slice may have been overwritten.

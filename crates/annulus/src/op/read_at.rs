@@ -12,9 +12,10 @@ use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::cached::{self, CachedRead, READS_PER_STEP};
-use crate::sys::call::{self, AT_POSITION, RWF_NOWAIT, TransferFlags};
+use crate::sys::call::{self, AT_POSITION};
 use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{ASYNC, Sqe, opcode};
+use crate::sys::transfer_flags::{RWF_NOWAIT, TransferFlags};
 
 /// The largest read that is copied from the page cache on the caller's thread, bytes. The copy takes about 25 µs.
 pub(crate) const FAST_PATH_BYTES_MAX: usize = 128 << 10;

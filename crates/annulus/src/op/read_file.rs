@@ -21,12 +21,11 @@ use super::{
 };
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
-use crate::sys::call::{
-    self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE, RWF_NOWAIT, TransferFlags,
-};
+use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE};
 use crate::sys::errno::{EINTR, EIO, ENOENT, ENOMEM, ERESTARTSYS, ESPIPE, check, count};
 use crate::sys::mount::{self, FileSystem, Identity};
 use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::transfer_flags::{RWF_NOWAIT, TransferFlags};
 
 /// The buffer of a file whose length is not known, bytes. A file that fills it is left to the caller, who queries its
 /// length.

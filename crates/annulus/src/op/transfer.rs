@@ -15,9 +15,10 @@ use super::{
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
-use crate::sys::call::{self, AT_POSITION, TransferFlags};
+use crate::sys::call::{self, AT_POSITION};
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::transfer_flags::TransferFlags;
 
 /// Writes a buffer of type `B` at an offset; the result is the number of bytes and the buffer.
 pub type WriteAt<B> = Transfer<Write, Single<B>>;

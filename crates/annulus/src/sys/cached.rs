@@ -10,10 +10,10 @@ use std::cell::RefCell;
 
 use io_uring::IoUring;
 
-use super::call::TransferFlags;
 use super::filter_probe;
 use super::forked::Queues;
 use super::sqe::{Sqe, opcode, to_entry};
+use super::transfer_flags::TransferFlags;
 use crate::narrow::{to_u32, to_usize};
 
 /// A range to read, and the result of the read.
@@ -157,7 +157,7 @@ fn complete(ring: &mut IoUring, entries: usize, mut done: impl FnMut(u64, i32)) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::call::RWF_NOWAIT;
+    use crate::sys::transfer_flags::RWF_NOWAIT;
     use std::io::Write;
     use std::os::fd::AsRawFd;
 

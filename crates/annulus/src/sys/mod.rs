@@ -48,5 +48,6 @@ pub(crate) mod sqe;
 pub(crate) mod syscall_probe;
 #[cfg(all(feature = "net", feature = "tokio"))]
 pub(crate) mod timer_fd;
+pub(crate) mod transfer_flags;
 pub(crate) mod wait_for;
 pub(crate) mod wake;

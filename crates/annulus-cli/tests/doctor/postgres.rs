@@ -26,10 +26,10 @@ fn with_enough_of_everything_the_server_starts() {
     if Support::detect().ring().is_err() {
         return skip("rings of PostgreSQL need io_uring");
     }
-    let limits = ["prlimit", "--nofile=2000", "--memlock=unlimited"];
-    let answer = answer(below(&limits, &ARGS));
-    if answer.out.is_empty() {
-        return skip("the limits cannot be raised");
+    // The limits are only lowered: this needs no capability.
+    let answer = answer(below(&["prlimit", "--nofile=2000:2000"], &ARGS));
+    if answer.out.contains("LimitMEMLOCK=") {
+        return skip("this kernel charges rings to the limit of locked memory, which is too low");
     }
     assert_eq!(answer.code, Some(0), "{}{}", answer.out, answer.err);
     assert!(

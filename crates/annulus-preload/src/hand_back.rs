@@ -4,7 +4,7 @@
 
 use crate::connection::Conn;
 use crate::counters::{self, Why};
-use crate::epoll_set::{Inner, Set};
+use crate::epoll_set::{Inner, Set, SetGuard};
 use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, RDHUP};
 use crate::fd_table::{self, Entry, FIRED_ELSEWHERE, Kind, SHARED, never_served};
 use crate::member::Member;
@@ -119,6 +119,24 @@ pub(crate) fn stop_receiving(inner: &mut Inner, connection: Conn) {
             }
             std::thread::yield_now();
         }
+    }
+}
+
+/// Cancels the receives of a set until its next wait. Called by its owner before another process, or another program,
+/// gets the connections: a process that ends, executes a program or closes its number first completes the receives
+/// whose bytes have arrived, and these bytes would be lost. Not in a signal handler: the wait that it interrupts would
+/// sleep without receives.
+pub(crate) fn suspend_receives(guard: &mut SetGuard) {
+    if guard.in_signal_handler() || guard.pushed {
+        return;
+    }
+    for connection in guard.connections() {
+        if guard[connection].inbound.is_armed() {
+            stop_receiving(guard, connection);
+        }
+    }
+    if !guard.cancels.is_empty() {
+        guard.complete_cancels();
     }
 }
 

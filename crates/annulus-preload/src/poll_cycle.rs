@@ -239,6 +239,23 @@ impl Inner {
         for connection in self.connections() {
             self.cancel_requests(connection);
         }
+        if !self.complete_cancels() {
+            return false;
+        }
+        for _ in 0..CANCEL_ROUNDS_MAX {
+            match &mut self.ring {
+                Some(context) if context.ring.lasting > 0 => push(context, cancel_all()),
+                _ => return true,
+            }
+            if !self.submit_cancels() {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Submits the cancellations until they complete nothing more. Returns `false` if the ring is lost.
+    pub(crate) fn complete_cancels(&mut self) -> bool {
         let lasting = |inner: &Inner| {
             inner
                 .ring
@@ -252,16 +269,7 @@ impl Inner {
                 return false;
             }
         }
-        for _ in 0..CANCEL_ROUNDS_MAX {
-            match &mut self.ring {
-                Some(context) if context.ring.lasting > 0 => push(context, cancel_all()),
-                _ => return true,
-            }
-            if !self.submit_cancels() {
-                return false;
-            }
-        }
-        false
+        true
     }
 
     /// Submits queued sends and nothing else, so that they are not late.

@@ -18,6 +18,7 @@ use crate::errno;
 use crate::fd_budget;
 use crate::fd_table;
 use crate::flush_thread;
+use crate::hand_back;
 use crate::identity;
 use crate::log;
 use crate::output;
@@ -94,12 +95,14 @@ extern "C" fn at_quick_exit(_: *mut c_void) {
     before_exit();
 }
 
-/// Runs before a fork. Bytes that were written before the fork are sent ahead of anything that the child writes.
+/// Runs before a fork. Bytes that were written before the fork are sent ahead of anything that the child writes, and
+/// the ring takes none that arrive later, unless this process waits for them.
 pub(crate) extern "C" fn before_fork_child() {
     fd_table::mark_all_shared();
     epoll_set_list::for_each_owned(|guard| {
         guard.submit_sends();
         deferred_output::send_before_fork(guard);
+        hand_back::suspend_receives(guard);
     });
 }
 
@@ -202,6 +205,7 @@ pub(crate) fn before_possible_exit() {
 pub(crate) fn before_exec() {
     if READY.load(Ordering::Acquire) {
         send::flush_everything(send::LAST_BYTES_MS);
+        epoll_set_list::for_each_owned(hand_back::suspend_receives);
     }
 }
 

@@ -337,6 +337,15 @@ static void exec_passes_on_buffered_bytes(void) {
     start_with(pair.app);
 }
 
+static void exec_passes_on_bytes_that_have_just_arrived(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    peer_send(&pair, "for the new program");
+    await_delivery(&pair);
+    start_with(pair.app);
+}
+
 static void an_exec_that_fails_changes_nothing(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -431,6 +440,44 @@ static void a_daemon_goes_on_serving(void) {
     del(set, pair.app);
     add(set, late.app, EPOLLIN, 2);
     exchange(set, &late);
+}
+
+/* Bytes that arrive after a fork are the child's if the parent reads nothing more, however the parent ends its use. */
+static void a_parent_that_reads_no_more_takes_no_bytes(void) {
+    alarm(30);
+    for (int i = 0; i < 5; i++) {
+        int set = new_set(), arrived[2], ended[2];
+        char byte;
+        struct pair pair = joined(set, EPOLLIN);
+        exchange(set, &pair);
+        MUST(pipe(arrived));
+        MUST(pipe(ended));
+        pid_t child = (pid_t)MUST(fork());
+        if (child > 0) {
+            MUST(read(arrived[0], &byte, 1));
+            if (i == 0)
+                MUST(close(pair.app));
+            else if (i == 1)
+                del(set, pair.app);
+            else if (i == 2)
+                MUST(close(set));
+            else if (i == 3)
+                MUST(kill(getpid(), SIGKILL));
+            else
+                syscall(SYS_exit_group, 0);
+            MUST(close(ended[1]));
+            reap(child);
+            continue;
+        }
+        MUST(close(ended[1]));
+        peer_send(&pair, "for the child");
+        await_delivery(&pair);
+        MUST(write(arrived[1], "x", 1));
+        MUST(read(ended[0], &byte, 1));
+        print_read(pair.app, 100);
+        if (i < 3)
+            exit(0);
+    }
 }
 
 /* A user of this process alone: the kernel counts locked memory per user. */
@@ -727,9 +774,11 @@ static const struct app_case cases[] = {
     CASE(a_killed_process_ends_its_connections_though_its_child_lives, "passes"),
     CASE(a_started_program_inherits_the_stream, ""),
     CASE(exec_passes_on_buffered_bytes, ""),
+    CASE(exec_passes_on_bytes_that_have_just_arrived, "passes"),
     CASE(an_exec_that_fails_changes_nothing, "served:read served:write"),
     CASE(every_way_to_start_a_program_works, "served:read"),
     CASE(a_daemon_goes_on_serving, "passed:forked"),
+    CASE(a_parent_that_reads_no_more_takes_no_bytes, "passed:forked"),
     CASE(a_program_may_give_up_its_rights, "root served:read"),
     CASE(a_program_that_may_lock_no_memory_runs_as_before, "root passes"),
     CASE(a_program_may_move_to_an_empty_root, "root served:read"),

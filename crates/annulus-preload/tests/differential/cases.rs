@@ -396,9 +396,11 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_killed_process_ends_its_connections_though_its_child_lives;
     fn a_started_program_inherits_the_stream;
     fn exec_passes_on_buffered_bytes;
+    fn exec_passes_on_bytes_that_have_just_arrived;
     fn an_exec_that_fails_changes_nothing;
     fn every_way_to_start_a_program_works;
     fn a_daemon_goes_on_serving;
+    fn a_parent_that_reads_no_more_takes_no_bytes;
     fn a_program_may_give_up_its_rights;
     fn a_program_that_may_lock_no_memory_runs_as_before;
     fn a_program_may_move_to_an_empty_root;

@@ -45,12 +45,13 @@ pub(crate) fn installed(name: &str) -> Option<&'static Path> {
 
 /// Returns a port without a listener, on which port + 10,000, used between nodes of a cluster, is free as well. It is
 /// below the ephemeral ports, so that no client of another test takes it. While this process lives, no other test of
-/// this build gets it: each port has a file, which is locked.
+/// this user gets it, of another build either: each port has a file, which is locked.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 7_000;
     static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ports");
+    let user = rustix::process::getuid().as_raw();
+    let folder = std::env::temp_dir().join(format!("annulus-test-ports-{user}"));
     fs::create_dir_all(&folder).unwrap();
     let first = (std::process::id() % u32::from(COUNT)) as u16;
     for nth in 0..COUNT {

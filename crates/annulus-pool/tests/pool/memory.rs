@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use annulus::Engine;
+use annulus_pool::PagePool;
+use annulus_testing::child_process::in_child;
+
 use crate::{OnDisk, PAGE, opened};
 
 #[tokio::test]
@@ -97,10 +101,68 @@ async fn pages_that_are_used_stay_beside_a_scan() {
     assert!(after.resident <= 100);
 }
 
+/// Returns a line of /proc/self/status in bytes.
+fn memory_of_process(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let found = status.lines().find_map(|one| one.strip_prefix(line));
+    let kib: u64 = found
+        .unwrap()
+        .trim_matches(':')
+        .trim_end_matches("kB")
+        .trim()
+        .parse()
+        .unwrap();
+    kib << 10
+}
+
+#[test]
+fn a_pool_takes_no_more_memory_than_it_was_given() {
+    const MEMORY: u64 = 64 << 20;
+    // The frames end in the middle of one.
+    const HUGE_PAGE: u64 = 2 << 20;
+    in_child(
+        "memory::a_pool_takes_no_more_memory_than_it_was_given",
+        || {
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let path = dir.path().join("data");
+            std::fs::File::create(&path)
+                .unwrap()
+                .set_len(3 * MEMORY)
+                .unwrap();
+            let read_all = |memory: u64| {
+                pollster::block_on(async {
+                    let pool = PagePool::builder(&Engine::new().unwrap())
+                        .memory(memory as usize)
+                        .build()
+                        .unwrap();
+                    let file = pool.open(&path).await.unwrap();
+                    for first in (0..file.page_count()).step_by(64) {
+                        let numbers: Vec<u64> = (first..first + 64).collect();
+                        file.pages(&numbers).await.unwrap();
+                    }
+                    pool.stats()
+                })
+            };
+            // Threads, rings and code are not the pool's.
+            read_all(1 << 20);
+            let before = memory_of_process("VmRSS");
+            let stats = read_all(MEMORY);
+            let grown = memory_of_process("VmHWM") - before;
+            // Some frames are kept free for the next reads.
+            let pages = (stats.resident * PAGE) as u64;
+            assert!(stats.evicted > 0 && pages > MEMORY * 9 / 10, "{stats:?}");
+            assert!(
+                pages <= grown && grown <= MEMORY + MEMORY / 50 + HUGE_PAGE,
+                "{grown} bytes for {pages} bytes of pages, with a limit of {MEMORY}"
+            );
+        },
+    );
+}
+
 #[test]
 fn the_metrics_of_the_process_have_the_counts_of_a_pool_also_after_its_end() {
     let name = "memory::the_metrics_of_the_process_have_the_counts_of_a_pool_also_after_its_end";
-    annulus_testing::child_process::in_child(name, || {
+    in_child(name, || {
         let counters = || annulus::metrics::snapshot().total().counters;
         let stats = pollster::block_on(async {
             let on_disk = OnDisk::new(64 * PAGE);

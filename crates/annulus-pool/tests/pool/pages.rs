@@ -2,10 +2,12 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use annulus::{Backend, Engine};
 use annulus_pool::PagePool;
+use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
+use annulus_testing::skip::{root_or_skip, skip};
 
 use crate::{OnDisk, PAGE, opened, pool};
 
@@ -46,6 +48,58 @@ async fn each_method_returns_the_bytes_of_the_file() {
     );
     // Each page once: 3, 20, 0, 7, 19, and those of the range.
     assert_eq!(stats.loads, 19);
+}
+
+#[tokio::test]
+async fn a_failing_file_system_fails_those_who_wait_and_no_one_else() {
+    if !root_or_skip("a mount") {
+        return;
+    }
+    let bytes = crate::contents(7, 9 * PAGE + 100);
+    let fails = Arc::new(AtomicBool::new(false));
+    let dir = tempfile::tempdir().unwrap();
+    let plan = {
+        let fails = Arc::clone(&fails);
+        move |call| match call {
+            Call::Read { offset, .. } if offset == 4096 && fails.load(Ordering::SeqCst) => {
+                Fault::Error(libc::EIO)
+            }
+            _ => Fault::None,
+        }
+    };
+    let mounted = match FaultyFs::mount(dir.path(), "data", bytes.clone(), plan) {
+        Ok(mounted) => mounted,
+        Err(error) => return skip(format_args!("no FUSE: {error}")),
+    };
+    let fallback = Engine::builder().backend(Backend::Fallback).build();
+    for engine in [fallback.unwrap(), Engine::new().unwrap()] {
+        let backend = engine.backend();
+        let pool = pool(&engine, 16);
+        let file = pool.open(dir.path().join("data")).await.unwrap();
+        fails.store(true, Ordering::SeqCst);
+        let all: Vec<_> = (0..12)
+            .map(|nth| {
+                let file = file.clone();
+                tokio::spawn(async move { file.page(nth % 3).await.map(|page| page.to_vec()) })
+            })
+            .collect();
+        for (nth, task) in all.into_iter().enumerate() {
+            match (nth % 3, task.await.unwrap()) {
+                (1, page) => {
+                    let error = page.unwrap_err().to_string();
+                    assert!(error.contains("os error 5"), "{backend:?}: {error}");
+                }
+                (number, page) => {
+                    assert_eq!(page.unwrap(), bytes[number * PAGE..][..PAGE], "{backend:?}");
+                }
+            }
+        }
+        fails.store(false, Ordering::SeqCst);
+        let mut read = vec![0; bytes.len()];
+        file.read_exact_at(&mut read, 0).await.unwrap();
+        assert!(read == bytes, "{backend:?}");
+    }
+    drop(mounted);
 }
 
 #[tokio::test]

@@ -12,20 +12,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TIME_WAIT: u8 = 6;
 const CLOSE_WAIT: u8 = 8;
 
-/// Returns the states of the sockets that are bound or connected to `port`.
-fn states(port: u16) -> Vec<u8> {
+/// Returns the states and inodes of the sockets that are bound or connected to `port`.
+fn sockets(port: u16) -> Vec<(u8, String)> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
-    let port = format!("{port:04X}");
-    let mut states = Vec::new();
+    let port = format!(":{port:04X}");
+    let mut sockets = Vec::new();
     for line in table.lines().skip(1) {
-        let mut words = line.split_whitespace().skip(1);
-        let (local, remote) = (words.next().unwrap(), words.next().unwrap());
-        if [local, remote].iter().any(|end| end.ends_with(&port)) {
-            let state = u8::from_str_radix(words.next().unwrap(), 16).unwrap();
-            states.push(state);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words[1].ends_with(&port) || words[2].ends_with(&port) {
+            let state = u8::from_str_radix(words[3], 16).unwrap();
+            sockets.push((state, words[9].to_owned()));
         }
     }
-    states
+    sockets
+}
+
+fn states(port: u16) -> Vec<u8> {
+    sockets(port).into_iter().map(|(state, _)| state).collect()
+}
+
+/// Returns whether a socket is another process's, which has got the same port since.
+fn is_foreign(inode: &str) -> bool {
+    let link = format!("socket:[{inode}]");
+    let me = std::process::id().to_string();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut others = processes.filter(|process| *process.file_name() != *me);
+    others.any(|process| {
+        let numbers = fs::read_dir(process.path().join("fd"));
+        let mut numbers = numbers.into_iter().flatten().flatten();
+        numbers.any(|fd| fs::read_link(fd.path()).is_ok_and(|is| is.as_os_str() == &*link))
+    })
 }
 
 /// Returns the number of sockets with an open descriptor. The other states of a closed socket
@@ -52,8 +68,11 @@ pub(crate) async fn all_but(stay: usize, port: u16) {
         }
         sleep(Duration::from_millis(10)).await;
     }
-    let mut left = states(port);
-    left.retain(|&state| state != TIME_WAIT);
+    let mut left = sockets(port);
+    left.retain(|(state, inode)| *state != TIME_WAIT && !is_foreign(inode));
+    if left.len() <= stay {
+        return;
+    }
     panic!("{stay} sockets should be left, but these are, by state: {left:?}");
 }
 

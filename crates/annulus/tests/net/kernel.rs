@@ -8,9 +8,10 @@ use annulus::time::sleep;
 /// The time limit for the kernel to finish closing, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// States in `/proc/net/tcp`, as numbers.
-const TIME_WAIT: u8 = 6;
+/// A state in `/proc/net/tcp`, as a number.
 const CLOSE_WAIT: u8 = 8;
+/// ESTABLISHED, SYN_SENT, SYN_RECV, CLOSE_WAIT and LISTEN.
+const HELD: [u8; 5] = [1, 2, 3, CLOSE_WAIT, 10];
 
 /// Returns the states and inodes of the sockets that are bound or connected to `port`.
 fn sockets(port: u16) -> Vec<(u8, String)> {
@@ -47,10 +48,8 @@ fn is_foreign(inode: &str) -> bool {
 /// Returns the number of sockets with an open descriptor. The other states of a closed socket
 /// belong to the kernel.
 pub(crate) fn held(port: u16) -> usize {
-    // ESTABLISHED, SYN_SENT, SYN_RECV, CLOSE_WAIT and LISTEN.
-    let held = [1, 2, 3, CLOSE_WAIT, 10];
     let states = states(port);
-    states.iter().filter(|state| held.contains(state)).count()
+    states.iter().filter(|state| HELD.contains(state)).count()
 }
 
 /// Returns the number of connections that the peer has closed, and that are not closed here.
@@ -69,8 +68,8 @@ pub(crate) async fn all_but(stay: usize, port: u16) {
         sleep(Duration::from_millis(10)).await;
     }
     let mut left = sockets(port);
-    left.retain(|(state, inode)| *state != TIME_WAIT && !is_foreign(inode));
-    if left.len() <= stay {
+    left.retain(|(state, inode)| HELD.contains(state) && !is_foreign(inode));
+    if left.len() == stay {
         return;
     }
     panic!("{stay} sockets should be left, but these are, by state: {left:?}");

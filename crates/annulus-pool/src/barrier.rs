@@ -4,15 +4,15 @@
 //! makes every running thread of the process execute a full barrier. Without it (before Linux 4.14, or refused by a
 //! seccomp filter) both sides are fences.
 //!
-//! With a store before `light` and a load after it, the two are ordered permanentlyy thread that calls `heavy`:
-//! either that thread sees the store, or the load sees what the thread wrote before `heavy`. The only unsafe code is
-//! the system call, which takes no memory (Typed).
+//! With a store before `light` and a load after it, the two are ordered with every thread that calls `heavy`: either
+//! that thread sees the store, or the load sees what the thread wrote before `heavy`. The only unsafe code is the
+//! system call, which takes no memory (Typed).
 #![allow(unsafe_code)]
 
 #[cfg(annulus_loom)]
-pub(crate) use models::{heavy, light};
+pub(crate) use models::{heavy, is_fenced, light};
 #[cfg(not(annulus_loom))]
-pub(crate) use native::{heavy, light, prepare};
+pub(crate) use native::{heavy, is_fenced, light, prepare};
 
 #[cfg(not(annulus_loom))]
 mod native {
@@ -31,10 +31,15 @@ mod native {
         });
     }
 
-    /// The barrier of those who read pages.
-    #[inline]
-    pub(crate) fn light() {
-        if FENCED.load(Ordering::Relaxed) {
+    /// Returns whether readers have to execute fences.
+    pub(crate) fn is_fenced() -> bool {
+        FENCED.load(Ordering::Relaxed)
+    }
+
+    /// The barrier of those who read pages. `fenced`: as `is_fenced`, which a hit knows from what it compares anyway.
+    #[inline(always)]
+    pub(crate) fn light(fenced: bool) {
+        if fenced {
             fence(Ordering::SeqCst);
         } else {
             compiler_fence(Ordering::SeqCst);
@@ -45,7 +50,7 @@ mod native {
     #[must_use]
     pub(crate) fn heavy() -> bool {
         fence(Ordering::SeqCst);
-        FENCED.load(Ordering::Relaxed) || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        is_fenced() || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
     }
 
     fn membarrier(command: libc::c_int) -> bool {
@@ -60,7 +65,11 @@ mod native {
 mod models {
     use loom::sync::atomic::{Ordering, fence};
 
-    pub(crate) fn light() {
+    pub(crate) fn is_fenced() -> bool {
+        false
+    }
+
+    pub(crate) fn light(_: bool) {
         if !crate::mutation::broken(crate::mutation::Mutation::LightForgotten) {
             fence(Ordering::SeqCst);
         }

@@ -31,7 +31,11 @@ pub(crate) async fn pages<'a>(
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    if let Some(wanted) = begin(asked.clone())? {
+    let here = in_memory(asked.clone());
+    if here.len() == asked.len() {
+        return Ok(here);
+    }
+    if let Some(wanted) = begin(here, asked.clone())? {
         let mut pages = Vec::with_capacity(wanted.len());
         for one in wanted {
             pages.push(match one {
@@ -50,17 +54,34 @@ pub(crate) async fn pages<'a>(
     Ok(pages)
 }
 
-/// Takes the pages that are in memory, and begins to read the others. Returns `None` if there are not enough frames.
+/// Takes the first pages, as far as they are in memory. The first bytes of all are on their way to the processor before
+/// the caller reads the first page.
+fn in_memory<'a>(asked: impl ExactSizeIterator<Item = (&'a PoolFile, u64)> + Clone) -> Vec<Page> {
+    (asked.clone()).for_each(|(file, number)| file.core().ask(number));
+    let mut here = Vec::with_capacity(asked.len());
+    for (file, number) in asked {
+        let Some(page) = file.core().hit(number) else {
+            break;
+        };
+        here.push(page);
+    }
+    here
+}
+
+/// Takes the other pages that are in memory, and begins to read those that are not. Returns `None` if there are not
+/// enough frames.
 fn begin<'a>(
+    here: Vec<Page>,
     asked: impl ExactSizeIterator<Item = (&'a PoolFile, u64)>,
 ) -> io::Result<Option<Vec<Request<'a>>>> {
     let mut wanted = Vec::with_capacity(asked.len());
-    for (file, number) in asked {
+    wanted.extend(here.into_iter().map(Request::Here));
+    for (file, number) in asked.skip(wanted.len()) {
         let core = file.core();
         core.pool.check_process()?;
         let page = core.number(number)?;
         let one = loop {
-            if let Some(guard) = core.hit(page) {
+            if let Some(guard) = core.hit(number) {
                 break Request::Here(guard);
             }
             let Some(frame) = core.pool.try_frame() else {
@@ -74,12 +95,6 @@ fn begin<'a>(
             }
         };
         wanted.push(one);
-    }
-    // The first bytes of each page are on their way to the processor before the caller reads the first page.
-    for one in &wanted {
-        if let Request::Here(page) = one {
-            page.prefetch();
-        }
     }
     Ok(Some(wanted))
 }

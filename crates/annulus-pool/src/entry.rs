@@ -57,6 +57,12 @@ impl State {
     }
 }
 
+/// Returns the frame of a resident page: the word is neither 0, nor `LOADING`, nor evicted.
+#[inline(always)]
+fn frame(word: u32) -> Option<u32> {
+    (word.wrapping_sub(1) < LOADING - 1).then(|| word - 1)
+}
+
 impl Entry {
     /// A page that was never in memory.
     #[cfg(annulus_loom)]
@@ -71,9 +77,12 @@ impl Entry {
 
     #[inline]
     pub(crate) fn frame(&self) -> Option<u32> {
-        let word = self.0.load(Ordering::Acquire);
-        // Neither 0, nor `LOADING`, nor evicted.
-        (word.wrapping_sub(1) < LOADING - 1).then(|| word - 1)
+        frame(self.word())
+    }
+
+    #[inline(always)]
+    fn word(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
     }
 
     /// Changes the state if it is still `from`.
@@ -94,31 +103,32 @@ impl Entry {
     }
 }
 
-/// Protects the frame of a resident page with an empty slot. Returns `None`, with the slot empty, if the page is not
-/// resident.
-#[inline]
+/// Protects the frame of a resident page with an empty slot, and returns it. Returns `None`, with the slot empty, if
+/// the page is not resident.
+#[inline(always)]
 pub(crate) fn protect(
     entry: &Entry,
     slot: &AtomicUsize,
     address: impl Fn(u32) -> usize,
+    fenced: bool,
 ) -> Option<u32> {
-    let mut frame = entry.frame()?;
+    let mut word = entry.word();
     loop {
-        slot.store(address(frame), Ordering::Relaxed);
-        barrier::light();
-        let again = if broken(Mutation::EntryReadOnce) {
-            Some(frame)
-        } else {
-            entry.frame()
+        let Some(frame) = frame(word) else {
+            // Of the round before, if there was one.
+            slot.store(0, Ordering::Relaxed);
+            return None;
         };
-        match again {
-            Some(same) if same == frame => return Some(frame),
-            Some(other) => frame = other,
-            None => {
-                slot.store(0, Ordering::Relaxed);
-                return None;
-            }
+        slot.store(address(frame), Ordering::Relaxed);
+        barrier::light(fenced);
+        if broken(Mutation::EntryReadOnce) {
+            return Some(frame);
         }
+        let again = entry.word();
+        if again == word {
+            return Some(frame);
+        }
+        word = again;
     }
 }
 
@@ -128,7 +138,7 @@ pub(crate) fn protect_pinned(slot: &AtomicUsize, address: usize) {
 }
 
 /// Ends the protection: the reads of the frame are before it.
-#[inline]
+#[inline(always)]
 fn release(slot: &AtomicUsize) {
     let order = if broken(Mutation::SlotUnreleased) {
         Ordering::Relaxed
@@ -138,14 +148,15 @@ fn release(slot: &AtomicUsize) {
     slot.store(0, order);
 }
 
-/// Ends the protection, and returns whether someone waits for a frame, who may need to be told.
-#[inline]
+/// Ends the protection, and returns whether someone waits for a frame, who may need to be told. Where readers execute
+/// fences, `waiting` is never 0, and the caller looks again after a fence.
+#[inline(always)]
 pub(crate) fn release_and_look(slot: &AtomicUsize, waiting: &AtomicUsize) -> bool {
     release(slot);
     if broken(Mutation::WaitersForgotten) {
         return false;
     }
-    barrier::light();
+    barrier::light(false);
     waiting.load(Ordering::Relaxed) != 0
 }
 
@@ -170,6 +181,7 @@ pub(crate) fn is_free(pinned: impl FnOnce() -> bool, protected: impl FnOnce() ->
 }
 
 /// Returns the address that a slot protects, or 0. Only after the heavy barrier does 0 mean that no one has it.
+#[inline]
 pub(crate) fn protected(slot: &AtomicUsize) -> usize {
     slot.load(Ordering::Acquire)
 }

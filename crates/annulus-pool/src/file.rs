@@ -71,19 +71,20 @@ impl PoolFile {
     /// Fails with `InvalidInput` past the end, `UnexpectedEof` if the file has become shorter, the error of the read or
     /// of the check, and in a forked child. Everyone who waits for that read gets the error; the next call reads again.
     pub async fn page(&self, number: u64) -> io::Result<Page> {
-        let page = self.core.number(number)?;
-        if let Some(guard) = self.core.hit(page) {
+        if let Some(guard) = self.core.hit(number) {
             budget::spend().await;
             return Ok(guard);
         }
-        self.core.miss(page).await
+        self.core.miss(self.core.number(number)?).await
     }
 
     /// Returns a page if it is in memory.
-    #[inline]
+    #[inline(always)]
     pub fn try_page(&self, number: u64) -> Option<Page> {
-        let page = self.core.number(number).ok()?;
-        self.core.hit(page).or_else(|| self.core.hit_late(page))
+        match self.core.hit(number) {
+            Some(guard) => Some(guard),
+            None => self.core.hit_late(number),
+        }
     }
 
     /// Returns a page, and blocks the thread while it is read. Not for asynchronous tasks: they block their executor.
@@ -106,10 +107,9 @@ impl PoolFile {
     }
 
     /// Calls `look` with the bytes of a page if it is in memory.
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&self, number: u64, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let page = self.try_page(number)?;
-        Some(look(page.bytes().ok()?))
+        Some(self.try_page(number)?.look(look))
     }
 
     /// Copies the bytes from `offset` on into `buf`, and fills it.
@@ -121,7 +121,7 @@ impl PoolFile {
         let mut at = 0;
         while at < buf.len() {
             let (page, from) = self.core.find(offset + at as u64)?;
-            let bytes = match self.core.hit(page) {
+            let bytes = match self.core.hit(u64::from(page)) {
                 Some(guard) => guard,
                 None => {
                     self.start(page, offset, buf.len());

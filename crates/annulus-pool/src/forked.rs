@@ -9,18 +9,19 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The page with this process's number; null before the first pool.
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+/// The page with this process's number; a 0 before the first pool.
+static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NONE).cast_mut());
+static NONE: AtomicU32 = AtomicU32::new(0);
 
 const PAGE_BYTES: usize = 4096;
 
 /// Returns a number for the calling process that its children do not share; 0 in a child that has made no pool.
 /// Before Linux 4.14 parent and children have the same number.
-#[inline]
+#[inline(always)]
 pub(crate) fn process() -> u32 {
     let page = PAGE.load(Ordering::Relaxed);
-    // SAFETY: Owned: null, or a page that is never unmapped.
-    unsafe { page.as_ref() }.map_or(0, |page| page.load(Ordering::Relaxed))
+    // SAFETY: Owned: a static, or a page that is never unmapped.
+    unsafe { &*page }.load(Ordering::Relaxed)
 }
 
 /// Gives this process a number if it has none. Each pool calls it before anything else.

@@ -41,13 +41,31 @@ static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
 
 /// The part of a thread's slots that a hit needs. It has no destructor, so that an access is one instruction.
 struct Hot {
-    /// The block whose slot at `at` was empty last.
-    block: Cell<Option<&'static Block>>,
-    at: Cell<usize>,
+    /// The slot that was empty last; `FULL` at first.
+    slot: Cell<&'static AtomicUsize>,
+    /// The number of its block.
+    number: Cell<usize>,
+    /// The block, and the place of the slot there.
+    place: Cell<Option<(&'static Block, usize)>>,
 }
 
+impl Hot {
+    fn set(&self, block: &'static Block, at: usize) {
+        self.slot.set(&block.slots[at]);
+        self.number.set(block.number);
+        self.place.set(Some((block, at)));
+    }
+}
+
+/// A slot that is never empty, of no block.
+static FULL: AtomicUsize = AtomicUsize::new(1);
+
 thread_local! {
-    static HOT: Hot = const { Hot { block: Cell::new(None), at: Cell::new(0) } };
+    static HOT: Hot = const { Hot {
+        slot: Cell::new(&FULL),
+        number: Cell::new(0),
+        place: Cell::new(None),
+    } };
     static OWNED: Owned = const { Owned(RefCell::new(Vec::new())) };
 }
 
@@ -56,35 +74,47 @@ struct Owned(RefCell<Vec<&'static Block>>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        let _ = HOT.try_with(|hot| hot.block.set(None));
+        let _ = HOT.try_with(|hot| {
+            hot.slot.set(&FULL);
+            hot.place.set(None);
+        });
         blocks().unowned.append(&mut self.0.borrow_mut());
     }
 }
 
 /// Returns an empty slot, and the number of its owner among the threads of the process. The caller fills it before it
 /// asks for another one.
-#[inline]
+#[inline(always)]
 pub(crate) fn empty_slot() -> (&'static AtomicUsize, usize) {
     HOT.with(|hot| {
-        if let Some(block) = hot.block.get() {
-            let slot = &block.slots[hot.at.get() % SLOTS];
-            if entry::protected(slot) == 0 {
-                return (slot, block.number);
-            }
+        let (slot, number) = (hot.slot.get(), hot.number.get());
+        if entry::protected(slot) == 0 {
+            (slot, number)
+        } else {
+            next_slot(hot)
         }
-        search(hot)
     })
+}
+
+/// Returns the slot after the last one, which guards of several pages at a time fill in their order.
+#[inline(never)]
+fn next_slot(hot: &Hot) -> (&'static AtomicUsize, usize) {
+    match hot.place.get() {
+        Some((block, at)) if entry::protected(&block.slots[(at + 1) % SLOTS]) == 0 => {
+            hot.set(block, (at + 1) % SLOTS);
+        }
+        _ => search(hot),
+    }
+    (hot.slot.get(), hot.number.get())
 }
 
 /// Searches all blocks of the thread, and takes another one if no slot is empty.
 #[cold]
-fn search(hot: &Hot) -> (&'static AtomicUsize, usize) {
+fn search(hot: &Hot) {
     let found = OWNED.try_with(|owned| {
         let mut owned = owned.0.borrow_mut();
-        let from = hot.block.get().map_or(0, |hot| {
-            let is_hot = |block: &&Block| std::ptr::eq(*block, hot);
-            owned.iter().position(is_hot).unwrap_or(0)
-        });
+        let is_hot = |block: &&Block| block.number == hot.number.get();
+        let from = owned.iter().position(is_hot).unwrap_or(0);
         let blocks = owned.len();
         for distance in 0..blocks {
             let block = owned[(from + distance) % blocks];
@@ -98,9 +128,7 @@ fn search(hot: &Hot) -> (&'static AtomicUsize, usize) {
     });
     // In a destructor of a thread that ends: a block that stays with it.
     let (block, at) = found.unwrap_or_else(|_| take_block());
-    hot.block.set(Some(block));
-    hot.at.set(at);
-    (&block.slots[at], block.number)
+    hot.set(block, at);
 }
 
 /// Takes a block without an owner, or a new one. Returns it with an empty slot: guards that have outlived the thread

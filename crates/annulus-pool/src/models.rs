@@ -73,7 +73,7 @@ fn a_page_is_never_read_while_its_frame_is_filled_again() {
             let shared = Arc::clone(&shared);
             move || {
                 for _ in 0..2 {
-                    if protect(&shared.entry, &shared.slot, |_| FRAME).is_some() {
+                    if protect(&shared.entry, &shared.slot, |_| FRAME, false).is_some() {
                         assert_eq!(shared.read(), 1);
                         shared.end();
                     }

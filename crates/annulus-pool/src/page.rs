@@ -32,6 +32,19 @@ impl Base {
     }
 }
 
+/// Asks the processor for the first bytes at an address.
+#[inline(always)]
+pub(crate) fn prefetch(bytes: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: Guarded: a hint, which reads nothing and faults nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = bytes;
+}
+
 /// A page in memory, or the part of it that the file has. While the guard exists, its frame keeps the page, even if it
 /// is evicted, the file is closed, or the pool has ended.
 ///
@@ -52,31 +65,26 @@ unsafe impl Sync for Page {}
 
 impl Page {
     /// Makes a guard of the frame at `bytes`, which `slot` protects already.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         bytes: *const u8,
-        len: usize,
+        len: u32,
         slot: &'static AtomicUsize,
         process: u32,
     ) -> Page {
         Page {
             slot,
             bytes: NonNull::new(bytes.cast_mut()).unwrap_or(NonNull::dangling()),
-            // At most the bytes of a page.
-            len: len as u32,
+            len,
             process,
         }
     }
 
-    /// Asks the processor for the first bytes.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: Guarded: a hint, which reads nothing and faults nowhere.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.bytes.as_ptr().cast()) };
-        }
+    /// Calls `look` with the bytes of a guard that was taken in this call, so in this process.
+    #[inline(always)]
+    pub(crate) fn look<R>(self, look: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: Guarded: as in `bytes`.
+        look(unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len as usize) })
     }
 
     /// Returns the bytes, or an error in a child of a fork, where the memory is not mapped.
@@ -115,7 +123,7 @@ impl AsRef<[u8]> for Page {
 }
 
 impl Drop for Page {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         waiting::release(self.slot);
     }

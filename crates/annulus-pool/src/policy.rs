@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::page;
+
 /// Uses are counted up to this one.
 const USES_MAX: u8 = 3;
 /// The share of the frames that the small queue has.
@@ -20,13 +22,21 @@ impl Uses {
         Uses((0..frames).map(|_| AtomicU8::new(0)).collect())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&self, frame: u32) {
         if let Some(uses) = self.0.get(frame as usize) {
             let before = uses.load(Ordering::Relaxed);
             if before < USES_MAX {
                 uses.store(before + 1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Asks the processor for the uses of a frame.
+    #[inline(always)]
+    pub(crate) fn ask(&self, frame: u32) {
+        if let Some(uses) = self.0.get(frame as usize) {
+            page::prefetch(uses.as_ptr().cast());
         }
     }
 

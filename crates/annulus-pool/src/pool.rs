@@ -14,7 +14,7 @@ use crate::file::PoolFile;
 use crate::page::Page;
 use crate::shared::{Check, Shared};
 use crate::stats::Stats;
-use crate::{barrier, batch};
+use crate::{batch, waiting};
 
 /// The size of the parts in which a page may be.
 const GRAIN_BYTES: usize = 4096;
@@ -163,7 +163,7 @@ impl Builder {
     /// Fails with `InvalidInput` for a size that is not allowed, or memory for less than one page, and with
     /// `OutOfMemory`.
     pub fn build(self) -> io::Result<PagePool> {
-        barrier::prepare();
+        waiting::prepare();
         let Builder {
             memory, page_bytes, ..
         } = self;

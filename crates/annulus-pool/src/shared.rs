@@ -13,7 +13,7 @@ use annulus::buf::{Arena, ArenaBuf};
 use annulus::{Engine, IoBuf};
 
 use crate::entry::{self, State};
-use crate::page::{Base, Page};
+use crate::page::{self, Base, Page};
 use crate::policy::{Queues, Uses};
 use crate::stats::{Counters, Hits};
 use crate::sync::lock;
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) hits: Hits,
     /// The process that made the pool.
     process: u32,
+    /// A copy of `process`, or a number of no process where readers execute fences.
+    unfenced: u32,
     base: Base,
     frames: Box<[Mutex<Frame>]>,
     uses: Uses,
@@ -95,6 +97,7 @@ impl Shared {
     ) -> io::Result<Shared> {
         let frames = arena.layout().count;
         let base = Base::new(first_frame(&arena, page_bytes)?);
+        let process = forked::prepare();
         Ok(Shared {
             engine,
             arena,
@@ -103,7 +106,12 @@ impl Shared {
             turn: async_lock::Mutex::new(()),
             counters: Counters::default(),
             hits: Hits::default(),
-            process: forked::prepare(),
+            process,
+            unfenced: if barrier::is_fenced() {
+                u32::MAX
+            } else {
+                process
+            },
             base,
             frames: (0..frames).map(|_| Mutex::default()).collect(),
             uses: Uses::new(frames),
@@ -132,18 +140,31 @@ impl Shared {
         forked::process() == self.process
     }
 
+    /// Returns whether a hit is in the pool's process and executes no fence.
+    #[inline(always)]
+    pub(crate) fn is_usual(&self) -> bool {
+        forked::process() == self.unfenced
+    }
+
     pub(crate) fn frame_count(&self) -> usize {
         self.frames.len()
     }
 
     /// Returns the address of a frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn address(&self, frame: u32) -> *const u8 {
         self.base.address(frame as usize * self.page_bytes)
     }
 
+    /// Asks the processor for the first bytes of a frame, and for its uses.
+    #[inline(always)]
+    pub(crate) fn ask(&self, frame: u32) {
+        page::prefetch(self.address(frame));
+        self.uses.ask(frame);
+    }
+
     /// Counts a use of a frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn used(&self, frame: u32) {
         self.uses.count(frame);
     }
@@ -435,11 +456,12 @@ impl Shared {
     }
 
     /// A guard of a frame that is protected by `slot`.
+    #[inline(always)]
     pub(crate) fn guard(
         &self,
         frame: u32,
         slot: &'static crate::sync::AtomicUsize,
-        len: usize,
+        len: u32,
     ) -> Page {
         Page::new(self.address(frame), len, slot, self.process)
     }

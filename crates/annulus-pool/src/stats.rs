@@ -103,7 +103,7 @@ impl Default for Hits {
 
 impl Hits {
     /// Counts a hit of the thread with this number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, thread: usize, metrics: &PoolCounters) {
         let steps = match self.own.get(thread) {
             // Only this thread writes it.

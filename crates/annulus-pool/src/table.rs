@@ -33,6 +33,8 @@ pub(crate) struct FileCore {
     pub(crate) direct: bool,
     me: Weak<FileCore>,
     table: Box<[Entry]>,
+    /// The bytes of the last page.
+    last_bytes: u32,
     loads: Mutex<BTreeMap<u32, Arc<Load>>>,
 }
 
@@ -65,6 +67,7 @@ impl FileCore {
             direct,
             me: me.clone(),
             table: entry::table(pages as usize),
+            last_bytes: (len - pages.saturating_sub(1) * pool.page_bytes as u64) as u32,
             loads: Mutex::default(),
         }))
     }
@@ -116,33 +119,66 @@ impl FileCore {
         from as u32..to as u32
     }
 
-    /// Returns how many bytes a page has.
-    #[inline]
-    fn bytes_of(&self, page: u32) -> usize {
-        let from = u64::from(page) * self.pool.page_bytes as u64;
-        (self.len - from).min(self.pool.page_bytes as u64) as usize
+    /// Returns how many bytes a page has: at most 1 GiB.
+    #[inline(always)]
+    fn bytes_of(&self, page: u32) -> u32 {
+        if page as usize + 1 == self.table.len() {
+            self.last_bytes
+        } else {
+            self.pool.page_bytes as u32
+        }
     }
 
     /// Returns a guard of a page in memory.
-    #[inline]
-    pub(crate) fn hit(&self, page: u32) -> Option<Page> {
-        if !self.pool.is_here() {
-            return None;
+    ///
+    /// Always inlined: a guard that is returned in memory is written in parts and read as a whole. The processor cannot
+    /// forward such stores, and would wait for the read of the page before.
+    #[inline(always)]
+    pub(crate) fn hit(&self, number: u64) -> Option<Page> {
+        let entry = self.table.get(usize::try_from(number).ok()?)?;
+        if self.pool.is_usual() {
+            self.protect(number as u32, entry, false)
+        } else {
+            self.hit_fenced(number as u32, entry)
         }
+    }
+
+    #[cold]
+    fn hit_fenced(&self, page: u32, entry: &Entry) -> Option<Page> {
+        if self.pool.is_here() {
+            return self.protect(page, entry, true);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn protect(&self, page: u32, entry: &Entry, fenced: bool) -> Option<Page> {
+        let pool = &*self.pool;
         let (slot, thread) = hazard::empty_slot();
-        let address = |frame| self.pool.address(frame).addr();
-        let frame = entry::protect(self.entry(page), slot, address)?;
-        self.pool.used(frame);
-        self.pool.hits.add(thread, &self.pool.counters.metrics);
-        Some(self.pool.guard(frame, slot, self.bytes_of(page)))
+        let frame = entry::protect(entry, slot, |frame| pool.address(frame).addr(), fenced)?;
+        pool.used(frame);
+        pool.hits.add(thread, &pool.counters.metrics);
+        Some(pool.guard(frame, slot, self.bytes_of(page)))
+    }
+
+    /// Asks the processor for the first bytes of a page, and for what a hit of it reads.
+    #[inline(always)]
+    pub(crate) fn ask(&self, number: u64) {
+        let entry = usize::try_from(number)
+            .ok()
+            .and_then(|at| self.table.get(at));
+        if let Some(frame) = entry.and_then(Entry::frame) {
+            self.pool.ask(frame);
+        }
     }
 
     /// Ends the load of a page if it is ready, for those who do not wait.
     #[cold]
-    pub(crate) fn hit_late(&self, page: u32) -> Option<Page> {
+    pub(crate) fn hit_late(&self, number: u64) -> Option<Page> {
+        let page = self.number(number).ok()?;
         let is_loading = self.entry(page).state() == State::Loading;
         if is_loading && self.pool.is_here() && self.poll_load(page) {
-            return self.hit(page);
+            return self.hit(number);
         }
         None
     }
@@ -161,7 +197,7 @@ impl FileCore {
             if let Some(waiting) = self.join(page, frame) {
                 return waiting.await;
             }
-            if let Some(guard) = self.hit(page) {
+            if let Some(guard) = self.hit(u64::from(page)) {
                 return Ok(guard);
             }
         }
@@ -200,7 +236,7 @@ impl FileCore {
                     Arc::clone(&self.pool),
                     Arc::clone(&self.file),
                     page,
-                    self.bytes_of(page),
+                    self.bytes_of(page) as usize,
                     frame,
                 ));
                 let load = Arc::new(Load::new(reading, evicted, has_frame, !joins));
@@ -287,7 +323,11 @@ impl FileCore {
 
     fn checked(&self, page: u32, buf: ArenaBuf) -> io::Result<ArenaBuf> {
         if let Some(check) = &self.pool.check {
-            check(&self.path, u64::from(page), &buf[..self.bytes_of(page)])?;
+            check(
+                &self.path,
+                u64::from(page),
+                &buf[..self.bytes_of(page) as usize],
+            )?;
         }
         Ok(buf)
     }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, Weak};
 use annulus::IoBuf;
 use annulus::buf::ArenaBuf;
 
+use crate::barrier;
 use crate::entry;
 use crate::hazard;
 use crate::sync::{AtomicUsize, Ordering, lock};
@@ -16,15 +17,27 @@ pub(crate) trait Pool: Send + Sync {
     fn tell(&self);
 }
 
-/// The number of those who wait, and of frames in `LEFT`.
+/// The number of those who wait, and of frames in `LEFT`. With [`FENCED`], so that the usual end of a guard looks at
+/// nothing else.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// The pools in which someone waits for a frame, or has waited.
 static POOLS: Mutex<Vec<Weak<dyn Pool>>> = Mutex::new(Vec::new());
 /// Frames that guards of ended pools protect.
 static LEFT: Mutex<Vec<ArenaBuf>> = Mutex::new(Vec::new());
 
+/// The end of a guard executes a fence before it looks who waits.
+const FENCED: usize = 1 << (usize::BITS - 1);
+
+/// Finds out how the barriers work. Each pool calls it before anything else.
+pub(crate) fn prepare() {
+    barrier::prepare();
+    if barrier::is_fenced() {
+        WAITING.fetch_or(FENCED, Ordering::Relaxed);
+    }
+}
+
 /// Ends the protection of a slot.
-#[inline]
+#[inline(always)]
 pub(crate) fn release(slot: &AtomicUsize) {
     if entry::release_and_look(slot, &WAITING) {
         look();
@@ -59,6 +72,12 @@ pub(crate) fn leave(bufs: Vec<ArenaBuf>) {
 
 #[cold]
 fn look() {
+    if barrier::is_fenced() {
+        barrier::light(true);
+        if WAITING.load(Ordering::Relaxed) == FENCED {
+            return;
+        }
+    }
     let pools = lock(&POOLS).clone();
     pools
         .iter()
@@ -70,7 +89,7 @@ fn look() {
 /// Drops the memory of ended pools that no guard protects any more.
 fn drop_left() {
     let mut left = lock(&LEFT);
-    if left.is_empty() || !crate::barrier::heavy() {
+    if left.is_empty() || !barrier::heavy() {
         return;
     }
     let protected = hazard::in_range(0, usize::MAX);

@@ -4,11 +4,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus::Engine;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::{OnDisk, PAGE, pool};
 
 #[test]
 fn threads_that_read_beside_eviction_never_see_other_bytes() {
+    read_beside_eviction();
+}
+
+/// Readers execute fences then, and the end of each guard does.
+#[test]
+fn a_filter_that_refuses_membarrier_changes_nothing() {
+    annulus_testing::child_process::in_child(
+        "threads::a_filter_that_refuses_membarrier_changes_nothing",
+        || {
+            let rules = [(libc::SYS_membarrier, Vec::new())].into_iter().collect();
+            let arch = std::env::consts::ARCH.try_into().unwrap();
+            let refused = SeccompAction::Errno(libc::EPERM as u32);
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+            seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter).unwrap()).unwrap();
+            read_beside_eviction();
+            let on_disk = OnDisk::new(4 * PAGE);
+            let pool = pool(&Engine::new().unwrap(), 1);
+            let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+            let guard = file.page_blocking(0).unwrap();
+            let mut waits = std::pin::pin!(file.page(1));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(waits.as_mut().poll(&mut context).is_pending());
+            // The only frame: its end evicts for the one who waits.
+            drop(guard);
+            assert!(*pollster::block_on(waits).unwrap() == *on_disk.page(1));
+        },
+    );
+}
+
+fn read_beside_eviction() {
     let on_disk = Arc::new(OnDisk::new(256 * PAGE));
     let engine = Engine::new().unwrap();
     let pool = pool(&engine, 32);

@@ -24,8 +24,8 @@ const COLD_RESIDENT_MAX: f64 = 0.01;
 const HOT_RESIDENT_MIN: f64 = 0.99;
 /// The share of the available memory that a run may use.
 const MEMORY_SHARE: f64 = 0.8;
-/// The most memory that an operation in flight uses besides its buffer: a thread's stacks, a histogram.
-const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
+/// The most memory that an operation in flight uses besides its buffer: a thread's stacks, and a histogram of 216 KiB.
+const BESIDE_BUFFER_BYTES: u64 = 256 << 10;
 /// The reason given if the kernel does not report residency.
 const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cached only to the owner of the \
                          file and to users with write permission; run as such a user, or use --direct";
@@ -35,8 +35,8 @@ const NOT_MAPPED: &str = "cold or hot is not known: this file system does not al
 /// The reasons given if the memory limit has no effect.
 const NO_LIMIT: &str = "it shows nothing without a memory limit: use --memory";
 pub(super) const NOT_FULL: &str = "it shows nothing, because the memory limit was not reached: use less --memory, a larger --size or a longer --runtime";
-/// The part of the memory that a variant with its own cache has beside its pages, and the least of it.
-const OWN_SHARE: u64 = 8;
+/// The part of the memory that a variant with its own cache leaves free beside its operations, and the least of it.
+const OWN_SHARE: u64 = 32;
 const OWN_MIN: u64 = 32 << 20;
 /// The number of bytes per read when warming up.
 const WARM_BYTES: usize = 1 << 20;
@@ -83,12 +83,13 @@ fn fill_memory(file: &TestFile) -> Result<Readiness, Fault> {
 /// Returns the memory for a variant that keeps pages itself: the limit, without a part for its buffers and threads, or
 /// enough for the whole file. A cold run uses no block twice.
 pub(super) fn own_bytes(plan: &Plan, file: &TestFile) -> usize {
+    let in_flight = (plan.depth_max() as u64 + 1) * (plan.block_bytes + BESIDE_BUFFER_BYTES);
     let bytes = match (plan.memory_bytes, file.cache) {
-        (Some(limit), _) => limit.saturating_sub((limit / OWN_SHARE).max(OWN_MIN)),
-        (None, Cache::Hot) => file.total_bytes() + file.total_bytes() / OWN_SHARE,
+        (Some(limit), _) => limit.saturating_sub((limit / OWN_SHARE).max(OWN_MIN) + in_flight),
+        (None, Cache::Hot) => file.total_bytes() + file.total_bytes() / 8,
         (None, _) => 0,
     };
-    let least = (plan.depth_max() as u64 + 1) * (plan.block_bytes + BESIDE_BUFFER_BYTES);
+    let least = (plan.depth_max() as u64 + 1) * plan.block_bytes;
     usize::try_from(bytes.max(least)).unwrap_or(usize::MAX)
 }
 

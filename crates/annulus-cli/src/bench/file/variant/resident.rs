@@ -137,9 +137,9 @@ impl Resident {
                 let walk = Walk::new(job, &op);
                 let is_compared = ops.is_multiple_of(COMPARED_EVERY);
                 ops += 1;
-                let right = |at, word| {
+                let right = |page, word| {
                     sum ^= word;
-                    !is_compared || word == tags.word(at)
+                    !is_compared || word == tags.word(page * job.block_bytes)
                 };
                 let result = match self.read(source, job, walk, &mut buffer, right) {
                     true => Ok(op.bytes as usize),
@@ -166,17 +166,22 @@ impl Resident {
         buffer: &mut [u8],
         mut right: impl FnMut(usize, u64) -> bool,
     ) -> bool {
+        let bytes = job.block_bytes;
         let pages = match source {
             Source::Map(map) => {
                 return match self.access {
-                    Access::Words | Access::Guards => walk.all(|at| right(at, map.word(at))),
-                    Access::Copies => walk.all(|at| {
-                        map.copy(at, buffer);
-                        right(at, buffer.word(0))
+                    Access::Words | Access::Guards => {
+                        walk.all(|page| right(page, map.word(page * bytes)))
+                    }
+                    Access::Copies => walk.all(|page| {
+                        map.copy(page * bytes, buffer);
+                        right(page, buffer.word(0))
                     }),
                     Access::Batches => walk.batches().all(|batch| {
-                        batch.iter().for_each(|at| map.prefetch(*at));
-                        batch.iter().all(|at| right(*at, map.word(*at)))
+                        batch.iter().for_each(|page| map.prefetch(page * bytes));
+                        batch
+                            .iter()
+                            .all(|page| right(*page, map.word(page * bytes)))
                     }),
                 };
             }
@@ -184,19 +189,20 @@ impl Resident {
         };
         let file = &pages.files[0];
         let first = job.offset_bytes / job.block_bytes as u64;
-        let number = |at: usize| first + (at / job.block_bytes) as u64;
+        let number = |page: usize| first + page as u64;
         match self.access {
-            Access::Words => walk.all(|at| {
-                let word = file.with(number(at), |page| page.word(0));
-                word.is_some_and(|word| right(at, word))
+            Access::Words => walk.all(|page| {
+                let word = file.with(number(page), |bytes| bytes.word(0));
+                word.is_some_and(|word| right(page, word))
             }),
-            Access::Guards => walk.all(|at| {
-                let page = file.try_page(number(at));
-                page.is_some_and(|page| right(at, page.word(0)))
+            Access::Guards => walk.all(|page| {
+                let guard = file.try_page(number(page));
+                guard.is_some_and(|guard| right(page, guard.word(0)))
             }),
-            Access::Copies => walk.all(|at| {
-                let read = file.try_read_exact_at(buffer, job.offset_bytes + at as u64);
-                matches!(read, Ok(true)) && right(at, buffer.word(0))
+            Access::Copies => walk.all(|page| {
+                let at = job.offset_bytes + (page * bytes) as u64;
+                let read = file.try_read_exact_at(buffer, at);
+                matches!(read, Ok(true)) && right(page, buffer.word(0))
             }),
             Access::Batches => block_on(async {
                 for batch in walk.batches() {
@@ -204,7 +210,7 @@ impl Resident {
                         return false;
                     };
                     let mut all = pages.iter().zip(batch);
-                    if !all.all(|(page, at)| right(at, page.word(0))) {
+                    if !all.all(|(guard, page)| right(page, guard.word(0))) {
                         return false;
                     }
                 }
@@ -220,22 +226,22 @@ enum Source {
     Pool(Pages),
 }
 
-/// The pages of one operation, as distances in bytes from the start of the job's part: from the operation's page on, in
-/// steps of the golden section, so that none is near the one before.
+/// The pages of one operation, from the start of the job's part: from the operation's page on, in steps of the golden
+/// section, so that none is near the one before.
 struct Walk {
-    at: usize,
+    page: usize,
     step: usize,
-    bytes: usize,
+    pages: usize,
     left: usize,
 }
 
 impl Walk {
     fn new(job: &Job, op: &Op) -> Walk {
-        let bytes = job.size_bytes as usize;
+        let pages = job.size_bytes as usize / job.block_bytes;
         Walk {
-            at: (op.offset - job.offset_bytes) as usize,
-            step: (bytes as f64 * 0.618_034) as usize / job.block_bytes * job.block_bytes,
-            bytes,
+            page: (op.offset - job.offset_bytes) as usize / job.block_bytes,
+            step: (pages as f64 * 0.618_034) as usize,
+            pages,
             left: PAGES_PER_OP,
         }
     }
@@ -251,11 +257,11 @@ impl Iterator for Walk {
     #[inline]
     fn next(&mut self) -> Option<usize> {
         self.left = self.left.checked_sub(1)?;
-        let at = self.at;
-        self.at += self.step;
-        if self.at >= self.bytes {
-            self.at -= self.bytes;
+        let page = self.page;
+        self.page += self.step;
+        if self.page >= self.pages {
+            self.page -= self.pages;
         }
-        Some(at)
+        Some(page)
     }
 }

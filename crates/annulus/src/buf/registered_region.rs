@@ -235,6 +235,8 @@ mod tests {
     use super::*;
     use crate::sys::mapping::HugePages;
 
+    // The model checker has no child processes.
+    #[cfg(not(annulus_loom))]
     #[test]
     fn a_forked_child_drops_an_arena_without_a_lock_that_a_thread_of_its_parent_holds() {
         use crate::buf::{Arena, BufferLayout};

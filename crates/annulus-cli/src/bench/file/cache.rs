@@ -24,8 +24,8 @@ const COLD_RESIDENT_MAX: f64 = 0.01;
 const HOT_RESIDENT_MIN: f64 = 0.99;
 /// The share of the available memory that a run may use.
 const MEMORY_SHARE: f64 = 0.8;
-/// The most memory that an operation in flight uses besides its buffer: a thread's stacks, and a histogram of 216 KiB.
-const BESIDE_BUFFER_BYTES: u64 = 256 << 10;
+/// The most memory that an operation in flight uses besides its buffer: a thread's stacks, a histogram.
+const BESIDE_BUFFER_BYTES: u64 = 64 << 10;
 /// The reason given if the kernel does not report residency.
 const NOT_KNOWN: &str = "cold or hot is not known: the kernel shows what is cached only to the owner of the \
                          file and to users with write permission; run as such a user, or use --direct";
@@ -36,7 +36,7 @@ const NOT_MAPPED: &str = "cold or hot is not known: this file system does not al
 const NO_LIMIT: &str = "it shows nothing without a memory limit: use --memory";
 pub(super) const NOT_FULL: &str = "it shows nothing, because the memory limit was not reached: use less --memory, a larger --size or a longer --runtime";
 /// The part of the memory that a variant with its own cache leaves free beside its operations, and the least of it.
-const OWN_SHARE: u64 = 32;
+const OWN_SHARE: u64 = 16;
 const OWN_MIN: u64 = 32 << 20;
 /// The number of bytes per read when warming up.
 const WARM_BYTES: usize = 1 << 20;

@@ -118,9 +118,9 @@ fn the_help_of_the_tool_starts_with_its_purpose_and_its_commands() {
     }
 }
 
-/// ci/debian runs this, and puts the files into the package.
+/// ci/install runs this, and puts the files into the Debian package.
 #[test]
-#[ignore = "ci/debian"]
+#[ignore = "ci/install"]
 fn the_man_pages_and_completions_are_written() {
     use std::fs;
     use std::path::Path;

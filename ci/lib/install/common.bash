@@ -1,0 +1,70 @@
+# Sourced by the scripts of this folder: the build, a clean root, a server in it. `profile` is set by ci/install.
+# shellcheck shell=bash
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+name=${0##*/}
+out=$PWD/target/install
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+target=${CARGO_TARGET_DIR:-$PWD/target}
+port=7411
+work=$(mktemp -d)
+server=
+mkdir -p "$out"
+
+trap 'finish' EXIT
+finish() {
+    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    ! mountpoint -q "$work/root/proc" || umount "$work/root/proc"
+    rm -rf "$work"
+}
+
+skip() {
+    echo "skip: ci/install $name: $*"
+    [ -z "${ANNULUS_SKIP_LOG:-}" ] || echo "skip: ci/install $name: $*" >>"$ANNULUS_SKIP_LOG"
+}
+
+# Builds the tool and the library.
+build() {
+    [ "$profile" = debug ] && options=() || options=(--release)
+    cargo build "${options[@]}" --locked -p annulus-cli
+}
+
+# PACKAGES: makes a root with Debian packages, separated by commas. Ends the script if that is not possible here.
+make_root() {
+    if [ "$(id -u)" != 0 ] || ! command -v mmdebstrap >/dev/null; then
+        skip "a clean root needs root and the package mmdebstrap"
+        exit
+    fi
+    local release
+    release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    mmdebstrap --quiet --mode=root --variant=apt --include="$1" "$release" "$work/root"
+    mount -t proc proc "$work/root/proc"
+}
+
+in_root() { chroot "$work/root" /usr/bin/env -i HOME=/root PATH="${root_path:-}/usr/sbin:/usr/bin:/sbin:/bin" "$@"; }
+
+# TEXT BYTES: sends a line to the server, and prints the first bytes of its reply.
+ask() {
+    exec 3<>"/dev/tcp/127.0.0.1/$port" && printf '%s\r\n' "$1" >&3 && head -c "$2" <&3
+    local code=$?
+    exec 3>&-
+    return "$code"
+}
+
+# TEXT REPLY: waits until the server replies.
+await() {
+    until [ "$(ask "$1" "${#2}" 2>/dev/null)" = "$2" ]; do
+        kill -0 "$server"
+        sleep 0.1
+    done
+}
+
+# Ends the server if it has not ended, and prints the calls that its ring served, from the file /served of the root.
+served() {
+    kill "$server" 2>/dev/null || true
+    wait "$server" || true
+    server=
+    if ! grep -o '"served":{"[^}]*}' "$work/root/served"; then
+        skip "no io_uring for annulus run in the root"
+    fi
+}

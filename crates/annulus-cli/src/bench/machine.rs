@@ -154,7 +154,16 @@ pub(crate) fn reset_peak_rss() {
 
 /// Returns the peak of the resident memory of this process since the last reset.
 pub(crate) fn peak_rss_bytes() -> Option<u64> {
-    let text = line_value("/proc/self/status", "VmHWM")?;
+    bytes_of_status("VmHWM")
+}
+
+/// Returns the memory of this process that is not of files.
+pub(crate) fn own_memory_bytes() -> Option<u64> {
+    bytes_of_status("RssAnon")
+}
+
+fn bytes_of_status(key: &str) -> Option<u64> {
+    let text = line_value("/proc/self/status", key)?;
     let kib: u64 = text.trim_end_matches(" kB").trim().parse().ok()?;
     Some(kib << 10)
 }

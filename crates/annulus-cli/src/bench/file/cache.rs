@@ -14,7 +14,7 @@ use super::limit::Limit;
 use super::plan::Plan;
 use super::testfile::TestFile;
 use crate::args::Cache;
-use crate::bench::machine::memory_available_bytes;
+use crate::bench::machine::{memory_available_bytes, own_memory_bytes};
 use crate::fault::Fault;
 use crate::signals;
 
@@ -85,7 +85,11 @@ fn fill_memory(file: &TestFile) -> Result<Readiness, Fault> {
 pub(super) fn own_bytes(plan: &Plan, file: &TestFile) -> usize {
     let in_flight = (plan.depth_max() as u64 + 1) * (plan.block_bytes + BESIDE_BUFFER_BYTES);
     let bytes = match (plan.memory_bytes, file.cache) {
-        (Some(limit), _) => limit.saturating_sub((limit / OWN_SHARE).max(OWN_MIN) + in_flight),
+        (Some(limit), _) => {
+            // Grows with the number of runs whose results are kept.
+            let own = own_memory_bytes().unwrap_or(0);
+            limit.saturating_sub((limit / OWN_SHARE).max(OWN_MIN) + in_flight + own)
+        }
         (None, Cache::Hot) => file.total_bytes() + file.total_bytes() / 8,
         (None, _) => 0,
     };

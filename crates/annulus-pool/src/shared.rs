@@ -188,7 +188,8 @@ impl Shared {
             self.evict();
             return self.arena.try_take();
         };
-        if self.arena.free() < self.reserve() {
+        // Not for each frame: half of the reserve becomes free with one barrier, which interrupts all processors.
+        if self.arena.free() < self.reserve() / 2 {
             // Another thread that evicts does the same.
             if let Ok(evictor) = self.queues.try_lock() {
                 self.evict_with(evictor);

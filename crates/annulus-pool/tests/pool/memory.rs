@@ -233,3 +233,22 @@ async fn a_page_that_was_read_last_goes_if_all_others_are_held() {
         assert_eq!(&*file.page(number).await.unwrap(), on_disk.page(number));
     }
 }
+
+/// The barrier of an eviction interrupts all processors, so it is not executed for each page.
+#[test]
+fn pages_are_evicted_many_at_a_time() {
+    const PAGES: u64 = 4096;
+    let on_disk = OnDisk::new(PAGES as usize * PAGE);
+    let engine = Engine::new().unwrap();
+    let pool = crate::pool(&engine, 1024);
+    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    let (mut evictions, mut before) = (0, 0);
+    for number in 0..PAGES {
+        drop(file.page_blocking(number).unwrap());
+        let evicted = pool.stats().evicted;
+        evictions += u64::from(evicted != before);
+        before = evicted;
+    }
+    assert!(before > 3000, "{before}");
+    assert!(evictions * 16 < before, "{evictions} for {before} pages");
+}

@@ -62,7 +62,7 @@ await() {
 # Ends the server if it has not ended, and prints the calls that its ring served, from the file /served of the root.
 served() {
     kill "$server" 2>/dev/null || true
-    wait "$server" || true
+    wait "$server" 2>/dev/null || true
     server=
     if ! grep -o '"served":{"[^}]*}' "$work/root/served"; then
         skip "no io_uring for annulus run in the root"

@@ -41,7 +41,9 @@ make_root() {
     mount -t proc proc "$work/root/proc"
 }
 
-in_root() { chroot "$work/root" /usr/bin/env -i HOME=/root PATH="${root_path:-}/usr/sbin:/usr/bin:/sbin:/bin" "$@"; }
+in_root() { (start_in_root "$@"); }
+# For the background: the job is the program itself, which gets the signals.
+start_in_root() { exec chroot "$work/root" /usr/bin/env -i HOME=/root PATH="${root_path:-}/usr/sbin:/usr/bin:/sbin:/bin" "$@"; }
 
 # TEXT BYTES: sends a line to the server, and prints the first bytes of its reply.
 ask() {

@@ -23,11 +23,11 @@ skip() {
     [ -z "${ANNULUS_SKIP_LOG:-}" ] || echo "skip: ci/install $name: $*" >>"$ANNULUS_SKIP_LOG"
 }
 
+# Of cargo and maturin.
+[ "$profile" = debug ] && options=() || options=(--release)
+
 # Builds the tool and the library.
-build() {
-    [ "$profile" = debug ] && options=() || options=(--release)
-    cargo build "${options[@]}" --locked -p annulus-cli
-}
+build() { cargo build "${options[@]}" --locked -p annulus-cli; }
 
 # PACKAGES: makes a root with Debian packages, separated by commas. Ends the script if that is not possible here.
 make_root() {
@@ -61,10 +61,9 @@ await() {
     done
 }
 
-# Ends the server if it has not ended, and prints the calls that its ring served, from the file /served of the root.
+# Waits for the end of the server, and prints the calls that its ring served, from the file /served of the root.
 served() {
-    kill "$server" 2>/dev/null || true
-    wait "$server" 2>/dev/null || true
+    wait
     server=
     if ! grep -o '"served":{"[^}]*}' "$work/root/served"; then
         skip "no io_uring for annulus run in the root"

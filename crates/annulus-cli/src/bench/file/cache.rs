@@ -38,6 +38,8 @@ pub(super) const NOT_FULL: &str = "it shows nothing, because the memory limit wa
 /// The part of the memory that a variant with its own cache leaves free beside its operations, and the least of it.
 const OWN_SHARE: u64 = 16;
 const OWN_MIN: u64 = 32 << 20;
+/// The part of a hot file by which such a variant's memory is larger than the file.
+const HOT_SHARE: u64 = 8;
 /// The number of bytes per read when warming up.
 const WARM_BYTES: usize = 1 << 20;
 
@@ -90,7 +92,7 @@ pub(super) fn own_bytes(plan: &Plan, file: &TestFile) -> usize {
             let own = own_memory_bytes().unwrap_or(0);
             limit.saturating_sub((limit / OWN_SHARE).max(OWN_MIN) + in_flight + own)
         }
-        (None, Cache::Hot) => file.total_bytes() + file.total_bytes() / 8,
+        (None, Cache::Hot) => file.total_bytes() + file.total_bytes() / HOT_SHARE,
         (None, _) => 0,
     };
     let least = (plan.depth_max() as u64 + 1) * plan.block_bytes;

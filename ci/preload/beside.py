@@ -97,12 +97,12 @@ def idle_growth(kind, how, options, work, request, answer):
             open_one()
             ask(socks[-1])
         time.sleep(0.3)
-        begin = server.rss_kib(), slab_kib()
+        begin = server.memory_kib(), slab_kib()
         for _ in range(IDLE):
             open_one()
             ask(socks[-1])
         time.sleep(0.5)
-        end = server.rss_kib(), slab_kib()
+        end = server.memory_kib(), slab_kib()
         asked = [ask(sock) for sock in socks[:: len(socks) // 100]]
         held = len(asked)
     finally:

@@ -235,15 +235,16 @@ class Server:
             asked += 1
         return found
 
-    def rss_kib(self):
-        """Returns the proportional set size of the process and its children."""
+    def memory_kib(self):
+        """Returns the memory of the process and its children, each page once, without pages of files: the share in those
+        of a library changes with every other process that maps it."""
         total = 0
         for pid in self.pids():
             try:
                 text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             except OSError:
                 continue
-            total += int(re.search(r"^Pss:\s+(\d+)", text, re.M).group(1))
+            total += sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", text, re.M)))
         return total
 
     def cpu_ticks(self):

@@ -60,28 +60,30 @@ impl Timeline {
     ) -> Option<Timeline> {
         let cut = recorder.slices()?;
         let used = length_ns.div_ceil(cut.slice_ns.max(1)) as usize;
-        let slices = cut.slices.get(..used.max(1)).unwrap_or(&cut.slices);
+        let mut slices = cut.slices;
+        slices.truncate(used.max(1));
         let recorded: Vec<u64> = slices.iter().map(|slice| slice.calls).collect();
         let recorded = recorded.iter().any(|calls| *calls > 0).then_some(recorded);
         let mut errors: Vec<u64> = slices.iter().map(|slice| slice.errors).collect();
         if errors.iter().all(|count| *count == 0) {
             errors.clear();
         }
-        let latencies: Vec<LatencyCounts> = (slices.iter())
-            .map(|slice| LatencyCounts(slice.latency.clone()))
-            .collect();
+        let calls = calls.map(|mut calls| {
+            calls.resize(slices.len(), 0);
+            calls
+        });
+        let latencies = slices.into_iter().map(|slice| {
+            let counts = LatencyCounts(slice.latency);
+            (counts.count(), counts.encoded())
+        });
+        let (completions, latency) = latencies.unzip();
         Some(Timeline {
             slice_ns: cut.slice_ns,
             length_ns,
-            completions: latencies.iter().map(LatencyCounts::count).collect(),
+            completions,
             errors,
-            calls: calls
-                .map(|mut calls| {
-                    calls.resize(slices.len(), 0);
-                    calls
-                })
-                .or(recorded),
-            latency: latencies.iter().map(LatencyCounts::encoded).collect(),
+            calls: calls.or(recorded),
+            latency,
         })
     }
 
@@ -187,11 +189,12 @@ impl LatencyCounts {
 
     fn encoded(&self) -> Vec<u64> {
         let mut last = 0;
-        let pairs = self.0.iter().flat_map(|&(bucket, count)| {
+        let mut row = Vec::with_capacity(2 * self.0.len());
+        for &(bucket, count) in &self.0 {
             let further = bucket - std::mem::replace(&mut last, bucket);
-            [further as u64, count]
-        });
-        pairs.collect()
+            row.extend([further as u64, count]);
+        }
+        row
     }
 
     /// Ignores buckets that this tool does not write, because other programs write such files, too.

@@ -1,8 +1,10 @@
-//! The code that the programs share: the cost of a run, cold files, the drive's limit, and tables of ratios.
+//! The code that the programs share: the cost of a run, cold files, the drive's limit, a limit of memory, and tables of
+//! ratios.
 
 #![forbid(unsafe_code)]
 
 mod files;
+mod limit;
 mod report;
 
 use std::io::{Error, Result};
@@ -13,6 +15,7 @@ use nix::sys::time::TimeVal;
 use serde::Serialize;
 
 pub use files::{Drive, read_into_cache, remove_from_cache};
+pub use limit::in_limited_memory;
 pub use report::{Report, Run};
 
 /// The cost of a run.

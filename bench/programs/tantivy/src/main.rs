@@ -6,9 +6,9 @@ mod directory;
 mod load;
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use annulus_measure::order;
@@ -100,49 +100,23 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Makes a run in its own process, in a new cgroup with the memory limit, which also limits the page cache.
+/// Makes a run in its own process, with the memory limit.
 fn limited(
     args: &Args,
     variant: &str,
     readers: usize,
     memory: usize,
 ) -> Result<Sample, Box<dyn Error + Send + Sync>> {
-    let name = format!("annulus-tantivy-{}", std::process::id());
-    let old = Path::new("/sys/fs/cgroup/memory");
-    let (group, limit) = match old.exists() {
-        true => (old.join(name), "memory.limit_in_bytes"),
-        false => (Path::new("/sys/fs/cgroup").join(name), "memory.max"),
-    };
-    fs::create_dir(&group)
-        .map_err(|error| format!("creating {}, which needs root: {error}", group.display()))?;
-    fs::write(group.join(limit), memory.to_string())?;
-    // The shell enters the cgroup before the program begins, so that all of its memory counts.
-    let output = Command::new("sh")
-        .args(["-c", "echo $$ >\"$0/cgroup.procs\" && exec \"$@\""])
-        .arg(&group)
-        .arg(std::env::current_exe()?)
-        .args(["--run", variant, "--readers", &readers.to_string()])
-        .args([
-            "--memory",
-            &args.memory.to_string(),
-            "--seconds",
-            &args.seconds.to_string(),
-        ])
-        .arg("--dir")
-        .arg(&args.dir)
-        .output();
-    // Its last pages are released shortly after the process has ended.
-    let _ = fs::write(group.join("memory.force_empty"), "0");
-    for _ in 0..100 {
-        if fs::remove_dir(&group).is_ok() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let output = output?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{variant}: {}: {text}", output.status).into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    let (readers, mebibytes) = (readers.to_string(), args.memory.to_string());
+    let seconds = args.seconds.to_string();
+    let words = [
+        ["--run", variant],
+        ["--readers", &readers],
+        ["--memory", &mebibytes],
+        ["--seconds", &seconds],
+    ];
+    let mut words: Vec<&OsStr> = words.as_flattened().iter().map(OsStr::new).collect();
+    words.extend([OsStr::new("--dir"), args.dir.as_os_str()]);
+    let said = annulus_measure::in_limited_memory(memory as u64, &words)?;
+    Ok(serde_json::from_str(&said)?)
 }

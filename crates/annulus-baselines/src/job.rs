@@ -55,6 +55,8 @@ pub struct Job {
     /// An operation reads many pages, all of which are in memory. For variants that
     /// [`reads_resident`](Variant::reads_resident) only.
     pub resident: bool,
+    /// Operations read the first file; a variant that [`scans`](Variant::scans) also reads the others.
+    pub scan: bool,
 }
 
 impl Job {
@@ -213,6 +215,11 @@ pub trait Variant<B: Bench>: Send + Sync {
         false
     }
 
+    /// Returns whether the variant is for a job with a [`scan`](Job::scan), and for no other.
+    fn scans(&self) -> bool {
+        false
+    }
+
     /// Returns whether the variant has its own memory in place of the page cache.
     fn has_own_cache(&self) -> bool {
         false
@@ -252,6 +259,7 @@ mod tests {
             cache_bytes: 0,
             warm: false,
             resident: false,
+            scan: false,
         }
     }
 

@@ -26,18 +26,15 @@ fn main() -> Result<(), Error> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("users.db");
     match runtime {
-        "annulus-tokio" => Runtime::builder()
-            .cores(1)
-            .with_tokio()
-            .run(move |_core| {
-                let file = file.clone();
-                async move {
-                    let router = router(&file).await.map_err(std::io::Error::other)?;
-                    let listener = annulus::net::TcpListener::bind(address)?;
-                    println!("listening on {}", listener.local_addr()?);
-                    serve_on_core(&server().with_header_read_timeout(None), listener, router).await
-                }
-            })?,
+        "annulus-tokio" => Runtime::builder().cores(1).with_tokio().run(move |_core| {
+            let file = file.clone();
+            async move {
+                let router = router(&file).await.map_err(std::io::Error::other)?;
+                let listener = annulus::net::TcpListener::bind(address)?;
+                println!("listening on {}", listener.local_addr()?);
+                serve_on_core(&server().with_header_read_timeout(None), listener, router).await
+            }
+        })?,
         "tokio" => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
+use annulus_axum_tests::{ALL, On, Site};
 use annulus_hyper::Tls;
 use annulus_hyper::rustls::ServerConfig;
 use annulus_hyper::rustls::pki_types::PrivateKeyDer;
-use annulus_axum_tests::{ALL, On, Site};
 use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode, Version};
 
 /// The limit of each test.

@@ -43,7 +43,10 @@ pub fn in_limited_memory(bytes: u64, arguments: &[&OsStr]) -> Result<String> {
     let output = output?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::other(format!("{arguments:?}: {}: {said}", output.status)));
+        return Err(Error::other(format!(
+            "{arguments:?}: {}: {said}",
+            output.status
+        )));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

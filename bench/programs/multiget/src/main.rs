@@ -16,9 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use annulus_measure::{
-    Drive, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache,
-};
+use annulus_measure::{Drive, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache};
 use clap::{Parser, ValueEnum};
 
 use load::Load;

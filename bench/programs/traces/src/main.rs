@@ -47,11 +47,19 @@ fn main() -> Result<(), Fault> {
             println!("{}", shares?.join(" "));
             return Ok(());
         }
-        _ => return Err("there are no arguments; run it as root, on a file system with a page cache".into()),
+        _ => {
+            return Err(
+                "there are no arguments; run it as root, on a file system with a page cache".into(),
+            );
+        }
     }
     let path = dir.path().join("pages");
     File::create(&path)?.set_len((PAGES + SCANNED) * PAGE_BYTES)?;
-    println!("| | {} |\n|---|{}", TRACES.join(" | "), "--:|".repeat(TRACES.len()));
+    println!(
+        "| | {} |\n|---|{}",
+        TRACES.join(" | "),
+        "--:|".repeat(TRACES.len())
+    );
     row("annulus-pool (S3-FIFO)", |trace| hits(trace, pool(&path)?))?;
     let policies: [(&str, EvictionConfig); 5] = [
         ("foyer, S3-FIFO", S3FifoConfig::default().into()),
@@ -66,7 +74,8 @@ fn main() -> Result<(), Fault> {
     let limit = FRAMES * PAGE_BYTES + OWN_BYTES;
     let said = annulus_measure::in_limited_memory(limit, &[PAGE_CACHE.as_ref(), path.as_os_str()])?;
     let shares: Result<Vec<f64>, _> = said.split_whitespace().map(str::parse).collect();
-    let shares = shares.map_err(|error| format!("the page cache's process said {said:?}: {error}"))?;
+    let shares =
+        shares.map_err(|error| format!("the page cache's process said {said:?}: {error}"))?;
     row("page cache", |trace| Ok(shares[trace]))
 }
 

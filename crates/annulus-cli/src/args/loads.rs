@@ -82,6 +82,8 @@ pub(crate) struct Load {
     pub(crate) whole: bool,
     /// Each operation reads many pages that are in memory.
     pub(crate) resident: bool,
+    /// Operations read the first file only; some variants have a thread that reads the others meanwhile.
+    pub(crate) scan: bool,
     /// Count system calls in one more run of each variant.
     pub(crate) syscalls: bool,
     /// The memory limit of runs that start with the memory full.
@@ -117,6 +119,7 @@ pub(crate) const PLAIN: Load = Load {
     opens: false,
     whole: false,
     resident: false,
+    scan: false,
     syscalls: false,
     memory_bytes: None,
     runtime: Duration::from_secs(1),
@@ -124,7 +127,7 @@ pub(crate) const PLAIN: Load = Load {
 };
 
 /// The loads, in the order of the help.
-static LOADS: [Load; 11] = [
+static LOADS: [Load; 12] = [
     Load {
         name: "sequential-read",
         help: "Sequential reads of a large file: --rw read --bs 16k --depth 64 --buffered",
@@ -165,6 +168,26 @@ static LOADS: [Load; 11] = [
         // Long enough for a steady state of what is in memory.
         runtime: Duration::from_secs(5),
         variants: &["default", "pool", "pool-tokio", "mmap-tokio"],
+        ..PLAIN
+    },
+    Load {
+        name: "beside-scan",
+        help: "Reads of data in memory while a thread scans seven times as much: \
+               --files 8 --bs 4k --depth 1 --memory 512M --buffered",
+        depths: &[1],
+        files: 8,
+        caches: &[Cache::Full],
+        scan: true,
+        memory_bytes: Some(512 << 20),
+        runtime: Duration::from_secs(5),
+        variants: &[
+            "pread",
+            "pread-beside-scan",
+            "pread-beside-uncached",
+            "annulus-tokio",
+            "annulus-tokio-beside-scan",
+            "annulus-tokio-beside-uncached",
+        ],
         ..PLAIN
     },
     Load {

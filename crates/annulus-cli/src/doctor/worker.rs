@@ -29,6 +29,7 @@ pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
         cache_bytes: 0,
         warm: false,
         resident: false,
+        scan: false,
     }
 }
 

@@ -507,6 +507,49 @@ fn resident_pages_are_all_found_in_memory_by_each_of_its_variants() {
 }
 
 #[test]
+fn reads_beside_a_scan_are_of_the_first_file_and_the_scan_reads_the_others() {
+    let workspace = Workspace::new();
+    let rest = [
+        "--load",
+        "beside-scan",
+        "--memory",
+        "64M",
+        "--runtime",
+        "0.3",
+    ];
+    let output = workspace.run(&[&rest[..], &["--repeat", "1", "--json", "report.json"]].concat());
+    if output.err.contains("--memory") {
+        return skip(format_args!("no memory cgroup: {}", output.err));
+    }
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    let text = std::fs::read(workspace.path().join("report.json")).unwrap();
+    let outcomes = outcomes(&serde_json::from_slice(&text).unwrap());
+    for inner in ["pread", "annulus-tokio"] {
+        for (suffix, scans) in [
+            ("", false),
+            ("-beside-scan", true),
+            ("-beside-uncached", true),
+        ] {
+            let name = format!("{inner}{suffix}");
+            let (_, kind, outcome) = of(&outcomes, &name);
+            let note = note(outcome);
+            if kind == "unavailable" {
+                return skip(format_args!("{name}: {outcome}"));
+            }
+            assert_eq!(kind, "measured", "{name}: {outcome}");
+            assert_eq!(note.contains("scan of "), scans, "{name}: {outcome}");
+            assert!(!note.contains("scan of 0 MB/s"), "{name}: {outcome}");
+        }
+    }
+    let refused = workspace.run(&["--load", "resident", "--variants", "pread-beside-scan"]);
+    assert!(
+        refused.out.contains("use --load beside-scan"),
+        "{}",
+        refused.out
+    );
+}
+
+#[test]
 fn aio_uring_and_ranges_measure_their_variants() {
     let workspace = Workspace::new();
     let report = workspace.report(

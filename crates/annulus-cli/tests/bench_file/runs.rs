@@ -32,10 +32,11 @@ pub(crate) fn outcomes(report: &Value) -> Vec<(String, String, Value)> {
         .collect()
 }
 
-/// Returns whether a variant only reads through a cache, or only pages that are in memory. `loads.rs` asserts that
-/// these are measured.
-fn is_of_a_cache(variant: &str) -> bool {
-    variant.starts_with("pool") || (variant.starts_with("mmap-") && variant != "mmap-sync")
+/// Returns whether a variant only reads through a cache, only pages that are in memory, or beside a scan. `loads.rs`
+/// asserts that these are measured.
+fn has_a_load(variant: &str) -> bool {
+    let is_map = variant.starts_with("mmap-") && variant != "mmap-sync";
+    variant.starts_with("pool") || is_map || variant.contains("-beside-")
 }
 
 /// Asserts that every completion of every run is correct, or that the run has an expected reason.
@@ -58,7 +59,7 @@ pub(crate) fn assert_correct(report: &Value, may_be_inapplicable: &[&str]) {
             }
             "not_applicable" => assert!(
                 outcome["reason"] == "all variants are direct here"
-                    || is_of_a_cache(&variant)
+                    || has_a_load(&variant)
                     || may_be_inapplicable.contains(&variant.trim_end_matches("-direct")),
                 "{variant}: {outcome}"
             ),

@@ -82,6 +82,14 @@ fn fill_memory(file: &TestFile) -> Result<Readiness, Fault> {
     Ok(Readiness::NotReady(NOT_FULL.into()))
 }
 
+/// Reads the first file twice, so that the kernel counts its pages as used again.
+pub(super) fn keep_first(file: &TestFile) -> Result<(), Fault> {
+    for _ in 0..2 {
+        read_through(&file.buffered[0], file.offset_bytes, file.file_bytes)?;
+    }
+    Ok(())
+}
+
 /// Returns the memory for a variant that keeps pages itself: the limit, without a part for its buffers and threads, or
 /// enough for the whole file. A cold run uses no block twice.
 pub(super) fn own_bytes(plan: &Plan, file: &TestFile) -> usize {

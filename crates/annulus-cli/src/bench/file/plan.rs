@@ -49,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) whole: bool,
     /// An operation reads many pages that are in memory.
     pub(crate) resident: bool,
+    /// Operations read the first file only, and may be beside a scan of the others.
+    pub(crate) scan: bool,
     /// Blocks are chosen by Zipf's law with this exponent.
     pub(crate) zipf: Option<f64>,
     /// The memory limit of the process, page cache included.
@@ -111,6 +113,7 @@ impl Plan {
             opens: load.opens,
             whole: load.whole,
             resident: load.resident,
+            scan: load.scan,
             zipf: args.zipf,
             memory_bytes: (args.memory)
                 .or_else(|| load.memory_bytes.filter(|_| cache == Cache::Full)),

@@ -102,6 +102,9 @@ fn once(
         true => cache::prepare(file, Cache::Direct)?,
         false => cache::prepare(file, file.cache)?,
     };
+    if plan.scan && !has_own_cache {
+        cache::keep_first(file)?;
+    }
     let resident = match prepared {
         Readiness::Ready { resident } => resident,
         Readiness::NotReady(reason) => return done(Outcome::NotPrepared { reason }),
@@ -132,7 +135,8 @@ fn once(
             });
         }
     };
-    let is_exempt = side(variant.name()) == Side::Null || has_own_cache;
+    // Beside a scan, what is read fits in memory.
+    let is_exempt = side(variant.name()) == Side::Null || has_own_cache || plan.scan;
     done(match outcome.parts.pop() {
         Some(Ok(_)) if file.cache == Cache::Full && !is_exempt && hits() == before => {
             Outcome::NotPrepared {
@@ -161,6 +165,7 @@ fn unfit(variant: &AnyVariant, job: &Job) -> Option<String> {
     match (job.resident, variant.reads_resident()) {
         (true, false) => Some("the load reads pages that are in memory; see --list".into()),
         (false, true) => Some("it reads pages that are in memory: use --load resident".into()),
+        _ if variant.scans() && !job.scan => Some("it scans: use --load beside-scan".into()),
         _ => variant.unfit(job),
     }
 }
@@ -184,12 +189,14 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
         cache_bytes: cache::own_bytes(plan, file),
         warm: matches!(file.cache, Cache::Hot | Cache::Full),
         resident: plan.resident,
+        scan: plan.scan,
     }
 }
 
 fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> Work {
     let seed = mix(plan.seed ^ mix(stamp));
-    let blocks = file.total_bytes() / plan.block_bytes;
+    let files = if plan.scan { 1 } else { file.count() };
+    let blocks = file.file_bytes * files as u64 / plan.block_bytes;
     let order = Order::new(OrderSpec {
         blocks,
         seed,
@@ -206,7 +213,7 @@ fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> W
         lengths: [0, 1].map(|_| Lengths::Fixed(plan.block_bytes)),
         block_bytes: plan.block_bytes,
         block_bytes_max: plan.block_bytes,
-        files: file.count(),
+        files,
         offset_bytes: file.offset_bytes,
         file_bytes: file.file_bytes,
         pick: match plan.zipf {

@@ -160,6 +160,7 @@ fn part(job: &Job, clone_files: &CloneFiles, who: Who, seed: u64) -> Result<Part
             cache_bytes: 0,
             warm: false,
             resident: false,
+            scan: false,
         },
         work: work(options, clone_files, seed),
         variant: match who {

@@ -15,6 +15,7 @@ mod direct;
 mod null;
 mod pool;
 mod resident;
+mod scan;
 mod submit;
 mod tokio;
 
@@ -41,6 +42,9 @@ const DEFAULT: [&str; 13] = [
 
 /// The variants that have a form with `O_DIRECT` for comparisons through the page cache.
 const DIRECT: [&str; 4] = ["annulus-arena", "annulus-tokio-arena", "pread", "pread-512"];
+
+/// The variants that have forms beside a scan.
+const BESIDE_SCAN: [&str; 2] = ["pread", "annulus-tokio"];
 
 /// The side of a variant, which decides what it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,16 +86,17 @@ pub(crate) fn all() -> Vec<AnyVariant> {
         list.push(Arc::new(form));
     }
     list.extend(baselines::<Harness>());
-    list.extend(
-        DIRECT
-            .iter()
-            .filter_map(|name| {
-                let inner = list.iter().find(|variant| variant.name() == *name)?;
-                let direct: AnyVariant = Arc::new(direct::Direct::of(Arc::clone(inner)));
-                Some(direct)
-            })
-            .collect::<Vec<_>>(),
-    );
+    let of = |name: &&str| list.iter().find(|variant| variant.name() == *name).cloned();
+    let mut forms: Vec<AnyVariant> = Vec::new();
+    for inner in DIRECT.iter().filter_map(of) {
+        forms.push(Arc::new(direct::Direct::of(inner)));
+    }
+    for inner in BESIDE_SCAN.iter().filter_map(of) {
+        for uncached in [false, true] {
+            forms.push(Arc::new(scan::BesideScan::of(Arc::clone(&inner), uncached)));
+        }
+    }
+    list.extend(forms);
     for form in resident::Resident::variants() {
         list.push(Arc::new(form));
     }

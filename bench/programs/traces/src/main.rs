@@ -1,13 +1,13 @@
 //! The share of hits on four traces: of a page pool, of the policies of foyer, and of the page cache.
 //!
-//! Each keeps the same number of pages of a file that is four times as large. The file is sparse, because only hits are
-//! counted. The reads through the page cache are in another process with a memory limit, and without read-ahead.
+//! Each keeps the same number of pages of a file that is larger. The reads through the page cache are in another
+//! process with a memory limit, and without read-ahead.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::fs::File;
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Write};
 use std::path::Path;
 
 use annulus::Engine;
@@ -31,7 +31,7 @@ const SCANNED: u64 = 4 * PAGES;
 /// The reads of a trace. The second half counts.
 const STEPS: u64 = 1_000_000;
 /// The memory of the process that reads through the page cache, beside the pages of the file.
-const OWN_BYTES: u64 = 4 << 20;
+const OWN_BYTES: u64 = 832 << 10;
 const TRACES: [&str; 4] = ["uniform", "Zipf 0.99", "Zipf 0.99 beside a scan", "loop"];
 const PAGE_CACHE: &str = "--page-cache";
 
@@ -54,7 +54,12 @@ fn main() -> Result<(), Fault> {
         }
     }
     let path = dir.path().join("pages");
-    File::create(&path)?.set_len((PAGES + SCANNED) * PAGE_BYTES)?;
+    // Not a hole, which is read without waiting.
+    let (mut file, chunk) = (File::create(&path)?, vec![1; 1 << 20]);
+    for _ in 0..(PAGES + SCANNED) * PAGE_BYTES / chunk.len() as u64 {
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()?;
     println!(
         "| | {} |\n|---|{}",
         TRACES.join(" | "),

@@ -62,7 +62,9 @@ impl BesideScan {
                     break;
                 }
                 at += count as u64;
-                if let Err(reason) = file.uncached_support() {
+                if self.uncached
+                    && let Err(reason) = file.uncached_support()
+                {
                     return Err(Failure::Unavailable(reason.to_string()));
                 }
             }

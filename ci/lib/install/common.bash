@@ -13,7 +13,11 @@ mkdir -p "$out"
 
 trap 'finish' EXIT
 finish() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    if [ -n "$server" ]; then
+        kill "$server" 2>/dev/null || true
+        # A booted root is in use until then.
+        wait "$server" || true
+    fi
     ! mountpoint -q "$work/root/proc" || umount "$work/root/proc"
     rm -rf "$work"
 }

@@ -14,6 +14,7 @@ mod release;
 mod report;
 mod run;
 mod serve;
+mod service;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -41,6 +42,7 @@ pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use run::RunArgs;
 pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeProtocol};
+pub(crate) use service::{DisableArgs, EnableArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;
 pub(crate) use watching::{BenchWatchArgs, WatchArgs};
@@ -54,6 +56,7 @@ First steps:
   annulus bench file              compare ways to read files
   annulus serve http DIR          serve DIR at http://127.0.0.1:8080
   annulus run -- redis-server     run an installed Redis server on io_uring
+  annulus enable redis-server     put an installed service on io_uring, as root
   annulus top                     show what the rings of that server do
 
 Each command has a summary (-h), and a full description with examples (--help).";
@@ -82,6 +85,12 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Show live figures of the rings of a running process
     Top(TopArgs),
+    /// Restart a systemd service on io_uring, check it, and undo the change if it is not served
+    Enable(EnableArgs),
+    /// Undo `annulus enable`, and restart the service
+    Disable(DisableArgs),
+    /// List the services on io_uring, with what passes through to the kernel and why
+    Status,
 }
 
 #[derive(Debug, clap::Args)]

@@ -27,6 +27,7 @@ mod release;
 mod report;
 mod run;
 mod serve;
+mod services;
 mod signals;
 mod top;
 mod trace;
@@ -61,6 +62,9 @@ fn main() -> ExitCode {
         Command::Release(args) => release::release(&args.target),
         Command::Resume(args) => release::resume(&args.target),
         Command::Top(top) => top::top(&top),
+        Command::Enable(args) => services::enable(&args),
+        Command::Disable(args) => services::disable(&args),
+        Command::Status => services::status(),
     };
     match outcome {
         Ok(code) => code,

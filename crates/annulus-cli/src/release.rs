@@ -189,7 +189,7 @@ fn refused(pid: u32, error: &io::Error) -> Fault {
 }
 
 /// Returns whether the process has mapped the library.
-fn has_library(pid: u32) -> bool {
+pub(crate) fn has_library(pid: u32) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps).contains("libannulus_preload")
 }

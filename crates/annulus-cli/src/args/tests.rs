@@ -104,10 +104,11 @@ fn the_help_of_the_tool_starts_with_its_purpose_and_its_commands() {
     use clap::CommandFactory;
     let mut command = Args::command().term_width(80).max_term_width(80);
     let help = command.render_help().to_string();
-    let first: Vec<&str> = help.lines().take(13).collect();
+    let first: Vec<&str> = help.lines().take(16).collect();
     assert!(first[0].contains("io_uring"), "{help}");
     for child in [
-        "doctor", "bench", "serve", "run", "release", "resume", "top",
+        "doctor", "bench", "serve", "run", "release", "resume", "top", "enable", "disable",
+        "status",
     ] {
         assert!(
             first

@@ -18,7 +18,7 @@ const RELATIVE: [&str; 3] = [".", "../lib/annulus", "../lib"];
 const ABSOLUTE: [&str; 2] = ["/usr/local/lib/annulus", "/usr/lib/annulus"];
 
 /// Returns the path of the library `named`, or the first candidate that exists.
-pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Fault> {
+pub(crate) fn find(named: Option<&Path>) -> Result<PathBuf, Fault> {
     if let Some(named) = named {
         // The program may change its directory and start others there.
         let path = fs::canonicalize(named).map_err(|error| unreadable(named, &error))?;

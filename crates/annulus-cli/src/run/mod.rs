@@ -27,6 +27,7 @@ use crate::args::RunArgs;
 use crate::fault::Fault;
 use explain::Verdict;
 use inspect::Remark;
+pub(crate) use library::find as find_library;
 use program::FindError;
 
 /// The variable with the libraries that the loader loads before libc.
@@ -85,6 +86,28 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
         &program,
         io::Error::from(error),
     )))
+}
+
+/// Returns the first obstacle to the library in a program that a service manager starts under the name `name`.
+pub(crate) fn obstacle(program: &Path, name: &OsStr) -> Option<String> {
+    let obstacles = Obstacles::to(program);
+    let remark = obstacles.remarks.first();
+    let found = remark.map(|remark| remark.sentence(name));
+    found.or(obstacles.refused).or_else(|| {
+        inspect::never_waits(program).then(|| {
+            let name = name.display();
+            format!(
+                "neither {name} nor its libraries wait on an epoll set, and it starts no other code"
+            )
+        })
+    })
+}
+
+/// Returns the value of `LD_PRELOAD` with the library before those that it has.
+pub(crate) fn preloaded(before: &str, library: &Path) -> Result<OsString, Fault> {
+    let mut variables = Variables(vec![(PRELOAD.into(), before.into())]);
+    variables.prepend(PRELOAD, library)?;
+    Ok(variables.0.swap_remove(0).1)
 }
 
 /// The obstacles to the library in a program.

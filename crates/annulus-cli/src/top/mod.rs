@@ -141,6 +141,27 @@ fn live<L: Observed>(observer: &mut Observer<L>, interval: Duration) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns lines about a process: its command, and what the preload library serves and passes through.
+pub(crate) fn preload_lines(pid: u32) -> io::Result<Vec<String>> {
+    let mut process = Process::running(pid).ok_or(io::ErrorKind::NotFound)?;
+    let now = process.snapshot()?;
+    let report = Report::between(process.facts(), &now, &now);
+    let calls = report.total.since_start.get("completed");
+    let calls = units::whole(calls.copied().unwrap_or_default());
+    let mut lines = vec![
+        format!("process {}", rows::process(&report)),
+        format!("CALLS  {calls} served since the start"),
+    ];
+    let counts = preload::lines(&report).into_iter();
+    lines.extend(counts.map(|pieces| text::joined(&pieces)));
+    lines.extend(
+        preload::notes(&report)
+            .iter()
+            .map(|note| format!("! {note}")),
+    );
+    Ok(lines)
+}
+
 fn json(report: &Report) -> String {
     match serde_json::to_string(report) {
         Ok(line) => line + "\n",

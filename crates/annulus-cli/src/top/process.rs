@@ -49,7 +49,7 @@ impl Process {
         Ok(sharing.into_iter().filter_map(Process::running).collect())
     }
 
-    pub(super) fn running(pid: u32) -> Option<Process> {
+    pub(crate) fn running(pid: u32) -> Option<Process> {
         let started_ticks = started_ticks(pid)?;
         Some(Process {
             pid,

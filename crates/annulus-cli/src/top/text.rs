@@ -61,7 +61,7 @@ fn table(text: &mut String, grid: &Grid) {
     }
 }
 
-fn joined(pieces: &[Piece]) -> String {
+pub(super) fn joined(pieces: &[Piece]) -> String {
     pieces.iter().map(|(text, _)| text.as_str()).collect()
 }
 

@@ -12,7 +12,7 @@ fn main() {
     if is("PROFILE", "release") && is("DEBUG", "false") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }
-    // Set by the build script of `annulus-preload`, which is a dependency only on x86-64 with glibc.
+    // Set by the build script of `annulus-preload`, which is a dependency only on x86-64 and aarch64 with glibc.
     let Ok(exports) = env::var("DEP_ANNULUS_PRELOAD_EXPORTS") else {
         return;
     };

@@ -10,23 +10,23 @@ const LIST: &str = "tests/exports/glibc.txt";
 /// The headings of the exported functions.
 const EXPORTED: [&str; 3] = ["[served]", "[handed back]", "[noted]"];
 
-/// The operating system, the architecture and the C library that the hooks are written for, as cargo names them.
-const TARGET: [(&str, &str); 3] = [
-    ("CARGO_CFG_TARGET_OS", "linux"),
-    ("CARGO_CFG_TARGET_ARCH", "x86_64"),
-    ("CARGO_CFG_TARGET_ENV", "gnu"),
+/// The operating system, the architectures and the C library that the hooks are written for, as cargo names them.
+const TARGET: [(&str, &[&str]); 3] = [
+    ("CARGO_CFG_TARGET_OS", &["linux"]),
+    ("CARGO_CFG_TARGET_ARCH", &["x86_64", "aarch64"]),
+    ("CARGO_CFG_TARGET_ENV", &["gnu"]),
 ];
 
 fn main() {
     // Here, because a `compile_error!` would be one of many errors of the compiler.
     if !TARGET
         .iter()
-        .all(|(name, value)| env::var(name).is_ok_and(|set| set == *value))
+        .all(|(name, values)| env::var(name).is_ok_and(|set| values.contains(&set.as_str())))
     {
         println!(
-            "cargo::error=annulus-preload supports only x86-64 Linux with glibc (x86_64-unknown-linux-gnu), because \
-             its hooks of `syscall`, `clone` and variadic functions are written for that ABI; build annulus-cli \
-             without its feature `preload`"
+            "cargo::error=annulus-preload supports only x86-64 and aarch64 Linux with glibc (x86_64-unknown-linux-gnu, \
+             aarch64-unknown-linux-gnu), because its hooks of `syscall`, `clone` and variadic functions are written for \
+             these ABIs; build annulus-cli without its feature `preload`"
         );
         return;
     }

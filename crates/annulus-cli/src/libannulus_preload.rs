@@ -11,8 +11,8 @@ use annulus_preload as _;
 #[cfg(not(shared_object))]
 fn main() -> std::process::ExitCode {
     eprintln!(
-        "libannulus_preload: `annulus run` has no library here, because it supports only x86-64 Linux with glibc as a \
-         shared library; other commands of annulus work"
+        "libannulus_preload: `annulus run` has no library here, because it supports only x86-64 and aarch64 Linux with \
+         glibc as a shared library; other commands of annulus work"
     );
     std::process::ExitCode::FAILURE
 }

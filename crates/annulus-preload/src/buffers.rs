@@ -11,6 +11,7 @@ use std::ptr;
 
 use annulus::preload::ServerRing;
 
+use crate::arch;
 use crate::errno;
 
 /// A range of zeroed memory; a forked child has a copy.
@@ -41,9 +42,13 @@ impl Range {
         })
     }
 
-    /// Returns unused pages to the system, which zeroes them at their next use. Locked memory stays.
+    /// Returns unused pages to the system, which zeroes them at their next use. Locked memory stays, and so does a part
+    /// of a page: the kernel would discard the whole page.
     fn discard(&self, from: usize, bytes: usize) {
         debug_assert!(from + bytes <= self.bytes);
+        if !bytes.is_multiple_of(arch::page_bytes()) {
+            return;
+        }
         // SAFETY: Owned, Once: within the mapping, and by the caller's promise neither the kernel's nor a reader's.
         errno::keep(|| unsafe {
             libc::madvise(self.base.add(from).cast(), bytes, libc::MADV_DONTNEED)

@@ -4,6 +4,8 @@
 //! instruction pointer and two system calls only.
 #![allow(unsafe_code)]
 
+use crate::arch::print_and_exit;
+
 const MESSAGE: [u8; 104] =
     *b"libannulus_preload is a library for other programs; start a server with it by `annulus run -- COMMAND`.\n";
 static TEXT: [u8; MESSAGE.len()] = MESSAGE;
@@ -12,19 +14,5 @@ static TEXT: [u8; MESSAGE.len()] = MESSAGE;
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn annulus_preload_executed() -> ! {
-    core::arch::naked_asm!(
-        "mov edi, 2",
-        "lea rsi, [rip + {text}]",
-        "mov edx, {bytes}",
-        "mov eax, {write}",
-        "syscall",
-        "mov edi, 1",
-        "mov eax, {exit}",
-        "syscall",
-        "ud2",
-        text = sym TEXT,
-        bytes = const MESSAGE.len(),
-        write = const libc::SYS_write,
-        exit = const libc::SYS_exit_group,
-    )
+    print_and_exit!(TEXT, MESSAGE.len())
 }

@@ -8,31 +8,25 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-/// Returns the ID of the calling thread: unique while it lives, and never 0.
-#[inline]
-pub(crate) fn thread_id() -> usize {
-    let own: usize;
-    // SAFETY: Typed: the result of glibc's `pthread_self`, which is this load, without a call.
-    unsafe {
-        std::arch::asm!("mov {}, fs:[0x10]", out(reg) own, options(nostack, preserves_flags, readonly));
-    }
-    own
-}
+use crate::arch::{PAGE_BYTES_MAX, PageAligned};
 
-const PAGE_BYTES: usize = 4096;
+/// Returns the ID of the calling thread: unique while it lives, and never 0.
+pub(crate) use crate::arch::thread_id;
 
 /// A page that holds one number.
-#[repr(C, align(4096))]
+#[repr(C)]
 struct Page {
+    align: PageAligned,
     process: AtomicU32,
-    padding: [AtomicU32; PAGE_BYTES / size_of::<u32>() - 1],
+    padding: [AtomicU32; PAGE_BYTES_MAX / size_of::<u32>() - 1],
 }
 
 /// The number of forks between this process and the one that loaded the library, plus one. 0: not determined in this
 /// process yet.
 static GENERATION: Page = Page {
+    align: PageAligned,
     process: AtomicU32::new(0),
-    padding: [const { AtomicU32::new(0) }; PAGE_BYTES / size_of::<u32>() - 1],
+    padding: [const { AtomicU32::new(0) }; PAGE_BYTES_MAX / size_of::<u32>() - 1],
 };
 /// The generation of the parent, which a child inherits; 0: the library is being loaded.
 static LAST_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -60,11 +54,11 @@ fn begin() -> u32 {
     let last = LAST_GENERATION.load(Ordering::Relaxed);
     if last == 0 {
         // Linux 4.14. On an older kernel no ring is made.
-        // SAFETY: Owned: all of a page of zeros, which nothing else lies in.
+        // SAFETY: Owned: all of a page of zeros, or of several, which nothing else lies in.
         unsafe {
             libc::madvise(
                 (&raw const GENERATION).cast_mut().cast(),
-                PAGE_BYTES,
+                PAGE_BYTES_MAX,
                 libc::MADV_WIPEONFORK,
             )
         };

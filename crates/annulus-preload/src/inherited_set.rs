@@ -5,6 +5,7 @@
 //! parent's (Held: a child starts with one thread, and takes no lock that its parent's threads held).
 #![allow(unsafe_code)]
 
+use crate::arch::Event;
 use crate::counters::{self, Why};
 use crate::epoll_set::Set;
 use crate::errno;
@@ -77,7 +78,7 @@ fn is_reported_edge(member: &Interest) -> bool {
 fn add_reported(own_set: i32, member: &Interest) {
     let Interest { fd, events, data } = *member;
     let _ = sys::control(own_set, libc::EPOLL_CTL_ADD, fd, events, data);
-    let mut taken = [libc::epoll_event { events: 0, u64: 0 }];
+    let mut taken = [sys::zeroed::<Event>()];
     if sys::take_ready(own_set, &mut taken) == 1 && taken[0].events & !OUT != 0 {
         let _ = sys::control(own_set, libc::EPOLL_CTL_MOD, fd, events, data);
     }
@@ -109,7 +110,7 @@ pub(crate) fn kernel_members(fd: i32) -> Vec<Interest> {
 
 /// Returns the data of the events of the kernel's set that no wait has returned yet, in order. The set still has them.
 pub(crate) fn pending_data(set: i32, members: &[Interest]) -> Vec<u64> {
-    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; members.len()];
+    let mut events = vec![sys::zeroed::<Event>(); members.len()];
     let count = sys::take_ready(set, &mut events);
     let mut pending: Vec<u64> = events[..count].iter().map(|event| event.u64).collect();
     pending.sort_unstable();

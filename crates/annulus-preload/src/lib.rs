@@ -1,8 +1,8 @@
 //! Runs unmodified epoll servers on io_uring: `annulus run -- redis-server`.
 //!
-//! This crate is the code of the shared object `libannulus_preload`, for glibc on x86-64 Linux only. `annulus-cli`
-//! links the shared object and installs it beside the tool. Do not link this crate into a program: it exports `read`,
-//! `close` and other names of libc.
+//! This crate is the code of the shared object `libannulus_preload`, for glibc on x86-64 and aarch64 Linux.
+//! `annulus-cli` links the shared object and installs it beside the tool. Do not link this crate into a program: it
+//! exports `read`, `close` and other names of libc.
 //!
 //! The dynamic loader finds this library before libc, so its functions replace libc functions with the same names. A
 //! non-blocking TCP stream that is added to an epoll set is *served*: the set's ring keeps a receive armed for it,
@@ -47,7 +47,7 @@
 //! - `executed`: the entry point for a user who executes the shared object.
 //! - `signals`: blocked while a lock is held, in a program whose handlers may jump.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the
-//!   library may make rings. `config`, `log`, `counters`, `publish`, `build_id`: settings, messages and counters.
+//!   library may make rings. `arch`: what differs by processor. `config`, `log`, `counters`, `publish`, `build_id`: settings, messages and counters.
 //!
 //! # Sealed
 //!
@@ -55,6 +55,7 @@
 //! (`sys`, `raw_libc`), also in the library `annulus`.
 
 mod accept_burst;
+mod arch;
 mod batching;
 mod buffers;
 mod build_id;

@@ -8,8 +8,8 @@
 use std::io;
 
 use annulus::preload::{ServerRing, Wait};
-use libc::epoll_event;
 
+use crate::arch::Event;
 use crate::connection::Conn;
 use crate::epoll_set::SetGuard;
 use crate::events::{EDGE_TRIGGERED, ERR, HUP, ONESHOT, OUT};
@@ -21,7 +21,7 @@ use crate::sys;
 
 /// The arguments of `epoll_wait`: the program's buffer, and the wait.
 pub(crate) struct EventBuffer<'a> {
-    pub(crate) events: &'a mut [epoll_event],
+    pub(crate) events: &'a mut [Event],
     pub(crate) timeout_ns: Option<u64>,
     /// The signal set while it sleeps, or null.
     mask: *const u64,
@@ -33,13 +33,13 @@ impl EventBuffer<'_> {
     /// Lent: as long as the value is used, `events` is valid for `max` events, and `mask` is null, or the 8 bytes of a
     /// signal set.
     pub(crate) unsafe fn new<'a>(
-        (events, max): (*mut epoll_event, i32),
+        (events, max): (*mut libc::epoll_event, i32),
         timeout_ns: Option<u64>,
         mask: *const u64,
     ) -> EventBuffer<'a> {
         let max = usize::try_from(max).unwrap_or(0);
         // SAFETY: Lent: the caller guarantees it. The structure is packed, so that any address is aligned.
-        let events = unsafe { std::slice::from_raw_parts_mut(events, max) };
+        let events = unsafe { std::slice::from_raw_parts_mut(events.cast::<Event>(), max) };
         EventBuffer {
             events,
             timeout_ns,
@@ -50,7 +50,9 @@ impl EventBuffer<'_> {
     /// Writes an event behind those that were written.
     #[inline]
     fn put(&mut self, filled: &mut usize, events: u32, data: u64) {
-        self.events[*filled] = epoll_event { events, u64: data };
+        let event = &mut self.events[*filled];
+        event.events = events;
+        event.u64 = data;
         *filled += 1;
     }
 

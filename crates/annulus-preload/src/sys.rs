@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 
+use crate::arch::Event;
 use crate::errno::{self, CallResult};
 use crate::raw_libc as libc;
 pub(crate) use crate::vectors::may_be_mapped;
@@ -42,7 +43,7 @@ macro_rules! plain {
 }
 
 plain! {
-    c_int libc::epoll_event libc::linger libc::msghdr libc::rusage libc::sigaction libc::sigset_t libc::sockaddr
+    c_int Event libc::linger libc::msghdr libc::rusage libc::sigaction libc::sigset_t libc::sockaddr
     libc::sockaddr_in6 libc::stat libc::timeval libc::fd_set
 }
 
@@ -148,17 +149,24 @@ pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u6
 }
 
 /// Takes the ready events of the kernel's set, as many as fit, without blocking. Returns their number.
-pub(crate) fn take_ready(set: i32, events: &mut [libc::epoll_event]) -> usize {
+pub(crate) fn take_ready(set: i32, events: &mut [Event]) -> usize {
     // This is usually the call that the program itself makes; a filter that it has set may allow no other.
     // SAFETY: Lent: borrowed for the call.
     let ret = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_wait,
-            set,
-            events.as_mut_ptr(),
-            events.len(),
-            0,
-        )
+        let (base, max) = (events.as_mut_ptr(), events.len());
+        match libc::SYS_epoll_wait {
+            0.. => libc::syscall(libc::SYS_epoll_wait, set, base, max, 0),
+            // This architecture does not have the call.
+            _ => libc::syscall(
+                libc::SYS_epoll_pwait,
+                set,
+                base,
+                max,
+                0,
+                ptr::null::<u64>(),
+                8,
+            ),
+        }
     };
     result(ret).unwrap_or(0).min(events.len())
 }

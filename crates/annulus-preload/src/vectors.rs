@@ -6,6 +6,7 @@
 
 use libc::iovec;
 
+use crate::arch;
 use crate::errno::CallResult;
 
 /// The vectors of a write.
@@ -109,7 +110,5 @@ fn bytes(vectors: &[iovec], accesses: bool) -> CallResult {
 /// mapped but is not ends the program, where the kernel would have returned EFAULT.
 #[inline]
 pub(crate) fn may_be_mapped<T>(pointer: *const T) -> bool {
-    /// The first page is never mapped, and user space ends here or before.
-    const MAPPED: std::ops::Range<usize> = 4096..1 << 47;
-    MAPPED.contains(&pointer.addr())
+    arch::may_be_mapped(pointer.addr())
 }

@@ -146,9 +146,11 @@ const OTHER_CODE: [&[u8]; 12] = [
     b"syscall",
 ];
 /// The folders in which the loader finds most libraries.
-const LIBRARIES: [&str; 5] = [
+const LIBRARIES: [&str; 7] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
     "/lib64",
     "/usr/lib64",
     "/usr/lib",

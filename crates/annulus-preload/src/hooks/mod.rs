@@ -61,7 +61,6 @@ macro_rules! hooks {
 
 /// Exports functions with any arguments. Each runs the block, which sees the first arguments, and then jumps to the
 /// next function with its name, or to the one that the block returns, with registers and stack unchanged.
-/// Floating-point values are in the vector registers.
 macro_rules! passes_registers {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $before:block)*) => {$(
         const _: () = {
@@ -73,24 +72,7 @@ macro_rules! passes_registers {
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {
-                std::arch::naked_asm!(
-                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-                    "sub rsp, 128",
-                    "movups [rsp], xmm0", "movups [rsp + 16], xmm1",
-                    "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
-                    "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5",
-                    "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
-                    "call {next}",
-                    "mov r11, rax",
-                    "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]",
-                    "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
-                    "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]",
-                    "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
-                    "add rsp, 128",
-                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-                    "jmp r11",
-                    next = sym next,
-                )
+                $crate::arch::jump_to!(next)
             }
         };
     )*};

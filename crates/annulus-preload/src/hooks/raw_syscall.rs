@@ -16,6 +16,7 @@ use super::{
     attempt, blocking, catch_panic, descriptor, epoll, io, is_closed, may_be_mapped, poll, process,
     socket, uncommon,
 };
+use crate::arch;
 use crate::epoll_set_list;
 use crate::errno;
 use crate::process as of;
@@ -33,7 +34,7 @@ const NUMBERS: usize = 512;
 static IS_WATCHED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 
 /// The next `syscall`; before the library is ready, the system call itself.
-static NEXT: AtomicPtr<c_void> = AtomicPtr::new(libc::direct as *mut c_void);
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(arch::system_call as *mut c_void);
 
 /// Starts to watch the calls, once the library is ready.
 pub(crate) fn watch() {
@@ -54,56 +55,7 @@ pub(crate) fn watch() {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
-    std::arch::naked_asm!(
-        ".cfi_startproc",
-        "cmp rdi, {numbers}",
-        "jae 2f",
-        "lea r11, [rip + {watched}]",
-        "cmp byte ptr [r11 + rdi], 0",
-        "jne 3f",
-        "2:",
-        "jmp qword ptr [rip + {next}]",
-        "3:",
-        "push rbp",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset rbp, -16",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "sub rsp, 64",
-        "mov [rsp], rdi",
-        "mov [rsp + 8], rsi",
-        "mov [rsp + 16], rdx",
-        "mov [rsp + 24], rcx",
-        "mov [rsp + 32], r8",
-        "mov [rsp + 40], r9",
-        // The seventh word lies above the return address.
-        "mov rax, [rbp + 16]",
-        "mov [rsp + 48], rax",
-        "mov rdi, rsp",
-        "call {dispatch}",
-        "test rdx, rdx",
-        "jz 4f",
-        "leave",
-        ".cfi_remember_state",
-        ".cfi_def_cfa rsp, 8",
-        "ret",
-        "4:",
-        ".cfi_restore_state",
-        "mov rdi, [rsp]",
-        "mov rsi, [rsp + 8]",
-        "mov rdx, [rsp + 16]",
-        "mov rcx, [rsp + 24]",
-        "mov r8, [rsp + 32]",
-        "mov r9, [rsp + 40]",
-        "leave",
-        ".cfi_def_cfa rsp, 8",
-        "jmp qword ptr [rip + {next}]",
-        ".cfi_endproc",
-        numbers = const NUMBERS,
-        watched = sym IS_WATCHED,
-        next = sym NEXT,
-        dispatch = sym dispatch,
-    )
+    arch::dispatching!(NUMBERS, IS_WATCHED, NEXT, dispatch)
 }
 
 /// The result of [`dispatch`], in two registers.

@@ -177,14 +177,14 @@ fn may_share_memory() -> bool {
     let is_piped = || {
         probe::read_text("/proc/sys/kernel/core_pattern").is_none_or(|text| text.starts_with('|'))
     };
-    cfg!(target_arch = "x86_64")
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
         && probe::kernel_version() >= (5, 16)
         && (getrlimit(Resource::Core).maximum != Some(0) || !is_piped())
 }
 
 /// Starts a child that shares memory and descriptors, makes the calls, and ends. Returns its identifier, or minus an
 /// errno.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn start_sharing_child(calls: &[c_long]) -> c_long {
     /// Less than the smallest core file. To a program in `core_pattern`, 1 byte means none.
     const NO_CORE: libc::rlimit = libc::rlimit {
@@ -197,6 +197,7 @@ fn start_sharing_child(calls: &[c_long]) -> c_long {
     // SAFETY: Lent: the child reads `calls` and `NO_CORE`, which outlive it, as the caller waits for its end. It writes
     // no memory, and leaves the stack alone. In the parent this is one system call. Without an exit signal, the program
     // gets no SIGCHLD, and its `wait` does not see the child.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -238,10 +239,48 @@ fn start_sharing_child(calls: &[c_long]) -> c_long {
             options(nostack),
         );
     }
+    // SAFETY: Lent: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            "cbnz x0, 4f",
+            "mov x8, {setrlimit}",
+            "mov x0, {core}",
+            "mov x1, x11",
+            "svc #0",
+            "2:",
+            "cmp x9, x10",
+            "b.eq 3f",
+            "ldr x8, [x9], #8",
+            "mov x0, #-1",
+            "mov x1, #0",
+            "mov x2, #0",
+            "mov x3, #0",
+            "mov x4, #0",
+            "mov x5, #0",
+            "svc #0",
+            "b 2b",
+            "3:",
+            "mov x8, {exit_group}",
+            "mov x0, #0",
+            "svc #0",
+            "b 3b",
+            "4:",
+            setrlimit = const libc::SYS_setrlimit,
+            core = const libc::RLIMIT_CORE,
+            exit_group = const libc::SYS_exit_group,
+            in("x8") libc::SYS_clone,
+            inlateout("x0") flags => child,
+            in("x1") 0_u64, in("x2") 0_u64, in("x3") 0_u64, in("x4") 0_u64,
+            in("x9") calls.start, in("x10") calls.end, in("x11") &NO_CORE,
+            options(nostack),
+        );
+    }
     child
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn start_sharing_child(calls: &[c_long]) -> c_long {
     start_copied_child(calls)
 }
@@ -294,11 +333,12 @@ fn was_killed(child: Pid) -> io::Result<bool> {
 /// # Safety
 ///
 /// Lent: the arguments satisfy the contract of the call.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 unsafe fn call(number: c_long, arguments: [c_long; 5]) -> c_long {
     let result;
     let [a, b, c, d, e] = arguments;
     // SAFETY: Lent: the caller upholds the contract of the call; the kernel changes no other registers.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -308,15 +348,26 @@ unsafe fn call(number: c_long, arguments: [c_long; 5]) -> c_long {
             options(nostack),
         );
     }
+    // SAFETY: Lent: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") 0_u64,
+            options(nostack),
+        );
+    }
     result
 }
 
-/// Makes a system call, as above. The preload library hooks `syscall` on x86-64 only.
+/// Makes a system call, as above. The preload library is not for this architecture.
 ///
 /// # Safety
 ///
 /// Lent: the arguments satisfy the contract of the call.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn call(number: c_long, arguments: [c_long; 5]) -> c_long {
     let [a, b, c, d, e] = arguments;
     // SAFETY: Lent: the caller upholds the contract of the call.

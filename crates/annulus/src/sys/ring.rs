@@ -17,7 +17,10 @@ use std::time::Duration;
 
 use rustix::io_uring::{IoringEnterFlags, io_uring_getevents_arg};
 
-#[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+#[cfg(all(
+    feature = "__preload",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 use super::errno::check;
 use super::errno::{EAGAIN, EBUSY, EINTR, ETIME};
 use super::forked::Queues;
@@ -504,7 +507,10 @@ unsafe fn call(
     flags: IoringEnterFlags,
     arg: Option<&io_uring_getevents_arg>,
 ) -> io::Result<u32> {
-    #[cfg(not(all(feature = "__preload", target_arch = "x86_64")))]
+    #[cfg(not(all(
+        feature = "__preload",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    )))]
     {
         use rustix::io_uring::{io_uring_enter, io_uring_enter_arg};
 
@@ -516,7 +522,10 @@ unsafe fn call(
         };
         Ok(taken?)
     }
-    #[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+    #[cfg(all(
+        feature = "__preload",
+        any(target_arch = "x86_64", target_arch = "aarch64")
+    ))]
     {
         let (fd, flags) = (fd.as_raw_fd(), flags.bits());
         let bytes = arg.map_or(0, size_of_val);
@@ -529,7 +538,10 @@ unsafe fn call(
 
 /// The bare system call. `pthread_exit` unwinds the stack from here. An inlined call would have no entry in its
 /// function's exception table, and the unwinder would then end the process.
-#[cfg(all(feature = "__preload", target_arch = "x86_64"))]
+#[cfg(all(
+    feature = "__preload",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn unwinding_enter(
     fd: i32,
@@ -539,6 +551,7 @@ unsafe extern "C-unwind" fn unwinding_enter(
     arg: *const io_uring_getevents_arg,
     bytes: usize,
 ) -> i32 {
+    #[cfg(target_arch = "x86_64")]
     std::arch::naked_asm!(
         ".cfi_startproc",
         "mov eax, {number}",
@@ -547,5 +560,14 @@ unsafe extern "C-unwind" fn unwinding_enter(
         "ret",
         ".cfi_endproc",
         number = const libc::SYS_io_uring_enter,
-    )
+    );
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov x8, {number}",
+        "svc #0",
+        "ret",
+        ".cfi_endproc",
+        number = const libc::SYS_io_uring_enter,
+    );
 }

@@ -34,25 +34,47 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef __x86_64__
-/* Makes a system call that no library can hook. Returns the kernel's result, or -1 and errno. */
+/* Makes a system call that no library can hook. Returns the kernel's result, or minus an errno. */
+static inline long kernel_call(long number, long a, long b, long c, long d, long e, long f) {
+#if defined(__x86_64__)
+    register long r10 asm("r10") = d, r8 asm("r8") = e, r9 asm("r9") = f;
+    asm volatile("syscall" : "+a"(number) : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+    return number;
+#elif defined(__aarch64__)
+    register long x0 asm("x0") = a, x1 asm("x1") = b, x2 asm("x2") = c, x3 asm("x3") = d, x4 asm("x4") = e;
+    register long x5 asm("x5") = f, x8 asm("x8") = number;
+    asm volatile("svc #0" : "+r"(x0) : "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5), "r"(x8) : "memory");
+    return x0;
+#endif
+}
+
+/* Makes such a call. Returns its result, or -1 and errno. */
 static long direct(long number, ...) {
     va_list words;
     va_start(words, number);
     long a = va_arg(words, long), b = va_arg(words, long), c = va_arg(words, long);
-    register long d asm("r10") = va_arg(words, long);
-    register long e asm("r8") = va_arg(words, long);
-    register long f asm("r9") = va_arg(words, long);
+    long d = va_arg(words, long), e = va_arg(words, long), f = va_arg(words, long);
     va_end(words);
-    long result = number;
-    asm volatile("syscall" : "+a"(result) : "D"(a), "S"(b), "d"(c), "r"(d), "r"(e), "r"(f) : "rcx", "r11", "memory");
+    long result = kernel_call(number, a, b, c, d, e, f);
     if (result >= 0 || result < -4095)
         return result;
     errno = (int)-result;
     return -1;
 }
 #define syscall(...) direct(__VA_ARGS__)
+
+/* The system calls of libc's functions: newer architectures lack the old calls. */
+#ifdef SYS_poll
+enum { LIBC_POLL = SYS_poll, LIBC_EPOLL_WAIT = SYS_epoll_wait };
+#else
+enum { LIBC_POLL = SYS_ppoll, LIBC_EPOLL_WAIT = SYS_epoll_pwait };
 #endif
+
+/* Waits for the events of a descriptor, by a direct system call. */
+static inline long direct_poll(struct pollfd *request, long timeout_ms) {
+    struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000};
+    return syscall(SYS_ppoll, request, 1, &timeout, NULL, 8);
+}
 
 /* A case, and the counters that the library must increase in it: words such as "served:read", "passed:blocking" and
  * "back:duplicated", or "" if only the transcript matters. The library must also serve a connection, or the

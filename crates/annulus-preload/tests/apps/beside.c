@@ -243,7 +243,7 @@ static void await_sleep(long thread, int tries) {
     for (int sleeps = 0; sleeps < 2 && tries > 0; tries--) {
         syscall(SYS_nanosleep, &(struct timespec){0, 100000}, NULL);
         snprintf(path, sizeof path, "/proc/self/task/%ld/stat", thread);
-        int file = (int)syscall(SYS_open, path, O_RDONLY);
+        int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY);
         long length = file < 0 ? 0 : syscall(SYS_read, file, text, sizeof text - 1);
         syscall(SYS_close, file);
         text[length > 0 ? length : 0] = 0;
@@ -401,7 +401,7 @@ static void splice_in(struct slot *slot) {
     if (one_in(2))
         MUST(fcntl(one[1], F_SETPIPE_SZ, 4096));
     if (full && most > 0) {
-        while (syscall(SYS_poll, &(struct pollfd){one[1], POLLOUT, 0}, 1, 0) == 1)
+        while (direct_poll(&(struct pollfd){one[1], POLLOUT, 0}, 0) == 1)
             MUST(syscall(SYS_write, one[1], moved, 4096));
         print("%d splice into a full pipe: %s\n", number(slot),
             outcome(splice(fd, NULL, one[1], NULL, most, SPLICE_F_NONBLOCK)));

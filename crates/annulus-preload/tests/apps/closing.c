@@ -487,7 +487,7 @@ static void a_range_to_the_end_leaves_a_program_that_works(void) {
         struct pair pair = joined(set, EPOLLIN);
         MUST(write(pair.app, "bye", 3));
         /* The peer is out of the range, so the state of this side can still be queried. */
-        pair.peer = (int)MUST(syscall(SYS_dup2, pair.peer, 0));
+        pair.peer = (int)MUST(syscall(SYS_dup3, pair.peer, 0, 0));
         GOT(close_range(3, ~0u, 0));
         peer_gets(&pair, 100);
         MUST(syscall(SYS_close, 0));

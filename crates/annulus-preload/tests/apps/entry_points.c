@@ -13,9 +13,30 @@
 /* In this program, `syscall` is libc's function. */
 #undef syscall
 
+/* Newer architectures lack some calls. There, the calls that replace them are made in the same cases. */
+#ifdef SYS_poll
+#define CALL_EPOLL_WAIT(...) syscall(SYS_epoll_wait, __VA_ARGS__)
+#define CALL_POLL(fds, count, ms) syscall(SYS_poll, fds, count, ms)
+#define CALL_SELECT(...) syscall(SYS_select, __VA_ARGS__)
+#define CALL_DUP2(from, to) syscall(SYS_dup2, from, to)
+#define CALL_FORK() syscall(SYS_fork)
+#else
+#define CALL_EPOLL_WAIT(...) syscall(SYS_epoll_pwait, __VA_ARGS__, NULL, 8)
+#define CALL_POLL(fds, count, ms) syscall(SYS_ppoll, fds, count, &(struct timespec){(ms) / 1000, 0}, NULL, 8)
+#define CALL_SELECT(count, read, write, other, time)                                                                   \
+    syscall(SYS_pselect6, count, read, write, other, &(struct timespec){(time)->tv_sec, 0}, NULL)
+#define CALL_DUP2(from, to) syscall(SYS_dup3, from, to, 0)
+#define CALL_FORK() syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)
+#endif
+
 extern ssize_t __read(int, void *, size_t);
 extern ssize_t __write(int, const void *, size_t);
+#ifdef __x86_64__
 extern ssize_t __send(int, const void *, size_t, int);
+#else
+/* glibc has this name there for old programs only. */
+#define __send send
+#endif
 extern int __close(int);
 extern int __dup2(int, int);
 extern int __fcntl(int, int, ...);
@@ -152,13 +173,13 @@ static void raw_waits_return_what_the_kernel_returns(void) {
     struct epoll_event events[8];
     struct timespec now = {0, 0}, long_enough = {50, 0};
     uint64_t mask = 0;
-    GOT(syscall(SYS_epoll_wait, set, events, 8, 0));
+    GOT(CALL_EPOLL_WAIT(set, events, 8, 0));
     struct pair pair = connected();
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
     GOT(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, pair.app, &event));
     poll_once(set);
     GOT(syscall(SYS_write, pair.app, "one ", 4));
-    print_events(events, (int)syscall(SYS_epoll_wait, set, events, 8, 0));
+    print_events(events, (int)CALL_EPOLL_WAIT(set, events, 8, 0));
     GOT(syscall(SYS_write, pair.app, "two ", 4));
     print_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 8));
     GOT(syscall(SYS_write, pair.app, "three", 5));
@@ -169,14 +190,14 @@ static void raw_waits_return_what_the_kernel_returns(void) {
     print_events(events, (int)syscall(SYS_epoll_pwait, set, events, 8, 10000, NULL, 0));
     got("a set of another size", syscall(SYS_epoll_pwait, set, events, 8, 0, &mask, 4));
     struct pollfd polled = {pair.app, POLLIN | POLLOUT, 0};
-    GOT(syscall(SYS_poll, &polled, 1, 10000));
+    GOT(CALL_POLL(&polled, 1, 10000));
     GOT(syscall(SYS_ppoll, &polled, 1, &long_enough, &mask, 8));
     print("%x\n", polled.revents);
     fd_set read;
     FD_ZERO(&read);
     FD_SET(pair.app, &read);
     struct timeval time = {50, 0};
-    GOT(syscall(SYS_select, pair.app + 1, &read, NULL, NULL, &time));
+    GOT(CALL_SELECT(pair.app + 1, &read, NULL, NULL, &time));
     GOT(syscall(SYS_pselect6, pair.app + 1, &read, NULL, NULL, &long_enough, NULL));
     print("%d\n", FD_ISSET(pair.app, &read) != 0);
     print_read(pair.app, 10);
@@ -200,7 +221,7 @@ static void raw_calls_on_descriptors_are_noticed(void) {
     }
     int doubles[4];
     doubles[0] = (int)MUST(syscall(SYS_dup, pairs[0].app));
-    doubles[1] = (int)MUST(syscall(SYS_dup2, pairs[1].app, 300));
+    doubles[1] = (int)MUST(CALL_DUP2(pairs[1].app, 300));
     doubles[2] = (int)MUST(syscall(SYS_dup3, pairs[2].app, 301, O_CLOEXEC));
     doubles[3] = (int)MUST(syscall(SYS_fcntl, pairs[3].app, F_DUPFD_CLOEXEC, 302));
     for (int i = 0; i < 4; i++) {
@@ -211,7 +232,7 @@ static void raw_calls_on_descriptors_are_noticed(void) {
     GOT(syscall(SYS_setsockopt, pairs[4].app, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
     GOT(syscall(SYS_shutdown, pairs[4].app, SHUT_WR));
     peer_gets(&pairs[4], 8);
-    MUST(syscall(SYS_dup2, pairs[5].app, 310));
+    MUST(CALL_DUP2(pairs[5].app, 310));
     GOT(write(310, "behind", 6));
     MUST(close(pairs[5].app));
     GOT(syscall(SYS_close_range, 310, 310, 0));
@@ -275,7 +296,7 @@ static void a_raw_fork_sends_nothing_twice(void) {
         int set = new_set(), status = -1;
         struct pair pair = joined(set, EPOLLIN);
         GOT(write(pair.app, "A", 1));
-        long child = how == 0 ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        long child = how == 0 ? CALL_FORK() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (child == 0) {
             write(pair.app, "B", 1);
             _exit(0);
@@ -295,15 +316,34 @@ static void ends_as_a_thread(void) {
     direct(SYS_exit, 0);
 }
 
+/* Creates a thread by libc's `syscall`, which returns on the stack of the thread. */
+static long clone_on(long *stack, int *gone) {
+    long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_CHILD_CLEARTID;
+#if defined(__aarch64__)
+    /* The return address is in a register, so the thread returns to the same place. */
+    register long x0 asm("x0") = SYS_clone, x1 asm("x1") = flags, x2 asm("x2") = (long)stack, x3 asm("x3") = 0;
+    register long x4 asm("x4") = 0, x5 asm("x5") = (long)gone, x6 asm("x6") = 0;
+    asm volatile("bl syscall\n cbnz x0, 1f\n bl %[ends]\n 1:"
+                 : "+r"(x0), "+r"(x1), "+r"(x2), "+r"(x3), "+r"(x4), "+r"(x5), "+r"(x6)
+                 : [ends] "S"(ends_as_a_thread)
+                 : "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x30", "memory", "cc");
+    return x0;
+#else
+    *stack = (long)ends_as_a_thread;
+    return syscall(SYS_clone, flags, stack, NULL, gone, NULL);
+#endif
+}
+
 /* Six arguments reach the kernel, errors are returned, and a thread starts on its own stack. */
 static void raw_calls_of_all_other_kinds_pass(void) {
     print("%d\n", syscall(SYS_getpid) == getpid());
-    char *page = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    long bytes = sysconf(_SC_PAGESIZE);
+    char *page = (char *)syscall(SYS_mmap, NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     page[0] = 1;
     int file = (int)MUST(syscall(SYS_memfd_create, "bytes", 0));
-    MUST(ftruncate(file, 8192));
-    MUST(pwrite(file, "page two", 8, 4096));
-    char *two = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ, MAP_SHARED, file, 4096L);
+    MUST(ftruncate(file, 2 * bytes));
+    MUST(pwrite(file, "page two", 8, bytes));
+    char *two = (char *)syscall(SYS_mmap, NULL, bytes, PROT_READ, MAP_SHARED, file, bytes);
     print("%.8s\n", two);
     GOT(syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0));
     GOT(syscall(SYS_close, -1));
@@ -312,9 +352,7 @@ static void raw_calls_of_all_other_kinds_pass(void) {
     GOT(syscall(-1));
     static long stack[4096] __attribute__((aligned(16)));
     int gone = -1;
-    stack[4094] = (long)ends_as_a_thread;
-    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_CHILD_CLEARTID;
-    print("%d\n", syscall(SYS_clone, flags, &stack[4094], NULL, &gone, NULL) > 0);
+    print("%d\n", clone_on(&stack[4094], &gone) > 0);
     while (__atomic_load_n(&gone, __ATOMIC_ACQUIRE) != 0)
         sched_yield();
     print("%d\n", word);
@@ -329,7 +367,7 @@ static void *waits_raw(void *cancelled) {
     int before;
     while (!__atomic_load_n((int *)cancelled, __ATOMIC_ACQUIRE))
         sched_yield();
-    print_events(events, (int)syscall(SYS_epoll_wait, waits_in, events, 4, 10000));
+    print_events(events, (int)CALL_EPOLL_WAIT(waits_in, events, 4, 10000));
     got_bytes("read", bytes, syscall(SYS_read, waits_for, bytes, 8));
     got("write", syscall(SYS_write, waits_for, "result", 6));
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);

@@ -15,7 +15,7 @@ static void fill_pipe(int fd) {
     static char page[4096];
     struct pollfd room = {.fd = fd, .events = POLLOUT};
     memset(page, 'p', sizeof page);
-    while (syscall(SYS_poll, &room, 1, 0) == 1)
+    while (direct_poll(&room, 0) == 1)
         MUST(syscall(SYS_write, fd, page, sizeof page));
 }
 
@@ -123,11 +123,11 @@ static void await_mover(struct mover *mover) {
     char path[64], text[64];
     long number = -1;
     /* The call in which the thread sleeps: the library waits in vmsplice, or polls. */
-    while (number != SYS_splice && number != SYS_sendfile && number != SYS_vmsplice && number != SYS_poll &&
+    while (number != SYS_splice && number != SYS_sendfile && number != SYS_vmsplice && number != LIBC_POLL &&
            !mover->ended) {
         pause_ms(1);
         sprintf(path, "/proc/self/task/%d/syscall", mover->tid);
-        int file = (int)syscall(SYS_open, path, O_RDONLY);
+        int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY);
         if (file >= 0) {
             text[MUST(syscall(SYS_read, file, text, sizeof text - 1))] = 0;
             syscall(SYS_close, file);

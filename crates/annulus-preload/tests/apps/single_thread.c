@@ -21,13 +21,7 @@ size_t __fread_chk(void *bytes, size_t capacity, size_t size, size_t count, FILE
 
 /* A system call that bypasses the hooks. */
 static long raw(long number, long a, long b, long c) {
-#if defined(__x86_64__)
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
-    return result;
-#else
-    return syscall(number, a, b, c);
-#endif
+    return kernel_call(number, a, b, c, 0, 0, 0);
 }
 
 /* Makes rounds of one request and one response, in quick succession. */

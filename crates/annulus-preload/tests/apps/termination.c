@@ -19,18 +19,7 @@ extern char **environ;
 
 /* Makes a system call without a function of libc. */
 static long raw(long number, long a, long b, long c, long d, long e) {
-#ifdef __x86_64__
-    long output;
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
-    __asm__ volatile("syscall"
-                     : "=a"(output)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
-                     : "rcx", "r11", "memory");
-    return output;
-#else
-    long output = syscall(number, a, b, c, d, e);
-    return output < 0 ? -errno : output;
-#endif
+    return kernel_call(number, a, b, c, d, e, 0);
 }
 
 static void print_status(int status) {
@@ -327,17 +316,10 @@ static void forbid_rings(void) {
     set_filter(filter, sizeof filter / sizeof *filter, 0);
 }
 
-/* The system call of libc's epoll_wait. */
-#ifdef SYS_epoll_wait
-enum { ITS_WAIT = SYS_epoll_wait };
-#else
-enum { ITS_WAIT = SYS_epoll_pwait };
-#endif
-
 /* The calls of a simple server and of this program; any other call, by any thread, ends the process. */
 static void allow_little(void) {
-    static const int allowed[] = {SYS_read,      SYS_write,      ITS_WAIT,  SYS_close,  SYS_getsockopt,
-                                  SYS_nanosleep, SYS_exit_group, SYS_fstat, SYS_munmap, SYS_brk};
+    static const int allowed[] = {SYS_read,      SYS_write,      LIBC_EPOLL_WAIT, SYS_close,  SYS_getsockopt,
+                                  SYS_nanosleep, SYS_exit_group, SYS_fstat,       SYS_munmap, SYS_brk};
     enum { ALLOWED = sizeof allowed / sizeof *allowed };
     struct sock_filter filter[ALLOWED + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
     for (int i = 0; i < ALLOWED; i++)

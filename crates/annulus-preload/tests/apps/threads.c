@@ -42,14 +42,16 @@ static void until_it_sleeps(struct task *task) {
     char path[64], text[64];
     snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", task->id);
     for (;;) {
-        int file = (int)MUST(syscall(SYS_open, path, O_RDONLY));
+        int file = (int)MUST(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY));
         text[MUST(syscall(SYS_read, file, text, sizeof text - 1))] = 0;
         MUST(syscall(SYS_close, file));
         /* "running", or the number of the call in which the thread sleeps. */
         switch (text[0] == 'r' ? -1 : atol(text)) {
         case SYS_read:
-        case SYS_epoll_wait:
+        case LIBC_EPOLL_WAIT:
+#ifdef SYS_epoll_wait
         case SYS_epoll_pwait:
+#endif
         case SYS_epoll_pwait2:
         case SYS_io_uring_enter:
             return;

@@ -22,7 +22,7 @@ const HEADINGS: [&str; 6] = [
 const EXPORTED: usize = 3;
 
 /// The libraries of glibc whose functions use descriptors or processes; from 2.34 on, most are in the first.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "libc.so.6",
     "libpthread.so.0",
     "librt.so.1",
@@ -31,6 +31,7 @@ const LIBRARIES: [&str; 8] = [
     "libutil.so.1",
     "libdl.so.2",
     "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
 ];
 
 /// The parsed list.

@@ -14,9 +14,12 @@ use annulus_testing::skip::skip;
 use super::{Counts, Duration, Instant};
 use crate::library;
 
-/// No case takes more than two seconds on a machine that is idle. A program that takes this long hangs, and its process
-/// group is killed.
-const LONGEST: Duration = Duration::from_secs(80);
+/// Returns the time after which a program hangs, and its process group is killed. No case takes more than two seconds on
+/// a machine that is idle; SLOWNESS says how many times as long an emulated processor takes.
+fn longest() -> Duration {
+    let slowness = std::env::var("SLOWNESS").map_or(1, |times| times.parse().unwrap());
+    Duration::from_secs(80) * slowness
+}
 
 /// The language of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -264,7 +267,7 @@ fn to_the_end(mut command: Command) -> (String, String, String) {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stdout = collect(child.stdout.take().unwrap());
     let stderr = collect(child.stderr.take().unwrap());
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + longest();
     let mut late = false;
     let mut remaining = |output: Receiver<Vec<u8>>, child: &Child| {
         let mut text = output.recv_timeout(end.saturating_duration_since(Instant::now()));
@@ -278,7 +281,7 @@ fn to_the_end(mut command: Command) -> (String, String, String) {
     let (stdout, stderr) = (remaining(stdout, &child), remaining(stderr, &child));
     let status = wait(&mut child, end);
     let exit = if late {
-        format!("killed after {} s", LONGEST.as_secs())
+        format!("killed after {} s", longest().as_secs())
     } else {
         ended(status)
     };

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{Ordering, fence};
 
 use annulus::metrics::layout::{
     self, FILE_NAME, HEAD_WORDS, HEADER_LEASE, HEADER_MOVES, HEADER_NAMES, HEADER_PROCESS,
@@ -122,6 +123,7 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
     let mut attempts = 0;
     loop {
         let before = words(file, 0, HEADER_SAYS)?;
+        fence(Ordering::Acquire);
         let indices = usize::try_from(before[HEADER_RECORDS])
             .map_or(RECORDS_MAX, |count| count.min(RECORDS_MAX));
         let mut sources = Vec::new();
@@ -133,6 +135,7 @@ fn sources(file: &File) -> io::Result<Vec<Source>> {
             };
             sources.extend(layout::read(&head, fetch));
         }
+        fence(Ordering::Acquire);
         let after = words(file, 0, HEADER_SAYS)?;
         attempts += 1;
         let whole = before[HEADER_MOVES] == after[HEADER_MOVES]

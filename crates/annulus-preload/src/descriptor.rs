@@ -132,7 +132,8 @@ pub(crate) fn close_deferred() {
 fn close_all_deferred() {
     // A child may not have checked its generation yet; these closes belong to its parent.
     identity::fork_generation();
-    HAS_DEFERRED_CLOSES.store(false, Ordering::Release);
+    // Not a store, which another processor may see after a new mark, and so after a close that the loop has missed.
+    HAS_DEFERRED_CLOSES.swap(false, Ordering::AcqRel);
     for slot in &DEFERRED_CLOSES {
         let name = slot.swap(0, Ordering::AcqRel);
         let Some(entry) = fd_table::entry(name >> 4).filter(|_| name != 0) else {

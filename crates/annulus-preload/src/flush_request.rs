@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use crate::config;
 use crate::errno;
@@ -45,9 +45,11 @@ pub(crate) fn was_late() {
     LATE.store(true, Ordering::Relaxed);
 }
 
-/// Starts or wakes the thread for bytes that nothing else sends.
+/// Starts or wakes the thread for bytes that nothing else sends. The caller has recorded them where the thread looks
+/// after it has announced its sleep (Dekker's pattern): a fence on each side, so that one sees the other.
 #[inline]
 pub(crate) fn ensure_running() {
+    fence(Ordering::SeqCst);
     if STATE.load(Ordering::Relaxed) != RUNNING {
         wake_or_start();
     }

@@ -19,7 +19,7 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::thread;
 
 use crate::deferred_output::{self, on_writable};
@@ -157,7 +157,10 @@ fn run() {
         }
         (idle, pause_us) = (0, CHECK_US);
         let sleeps = STATE.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
-        // Bytes may have been queued since, by a thread that saw the state RUNNING and did not wake this one.
+        // Bytes may have been queued since, by a thread that saw the state RUNNING and did not wake this one. Output that
+        // was deferred is visible (`ensure_running`). Queued bytes may become visible a moment later, as a write has no
+        // fence: they are sent after the sleep.
+        fence(Ordering::SeqCst);
         if sleeps.is_ok() && epoll_set_list::none_is_queued() && !deferred_output::has_unwatched() {
             let mut limit_us = Some(ASLEEP_MAX_US);
             while STATE.load(Ordering::Acquire) == ASLEEP {
@@ -168,6 +171,7 @@ fn run() {
                 // Only this thread waits for sockets with deferred output.
                 limit_us = is_woken.then_some(ASLEEP_MAX_US);
             }
+            flush_late();
             let stopped = STATE.compare_exchange(ASLEEP, NONE, Ordering::AcqRel, Ordering::Relaxed);
             if stopped.is_ok() {
                 // This may be the last thread of a process whose first thread ended by a raw system call.

@@ -5,7 +5,7 @@ mod own_rings;
 pub(crate) use own_rings::ThreadRingConfig;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -385,6 +385,7 @@ impl Submitter {
     /// timeout for all drivers and calls.
     pub(crate) fn drain(&self) {
         self.ended.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if self.process != forked::process() {
             // A child of a fork has neither the drivers' threads nor the rings.
             return;

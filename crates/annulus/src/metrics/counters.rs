@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, fence};
 
 use super::histogram::bucket;
 use super::record::{self, Number, TimePart};
@@ -171,6 +171,7 @@ impl Counters {
                 self.word(record::buckets(operation, part).start + bucket(ns)),
                 1,
             );
+            fence(Release);
             add(self.word(record::sum(operation, part)), ns);
         }
     }

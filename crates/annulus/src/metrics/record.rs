@@ -2,6 +2,7 @@
 //! another. Each change here changes `VERSION`, except for names, which readers compare themselves.
 
 use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
 
 use super::histogram::{BUCKETS, Histogram};
 use super::layout::preload::{Call, Why};
@@ -278,6 +279,8 @@ pub fn read(
     mut fetch: impl FnMut(usize, usize) -> Option<Vec<u64>>,
 ) -> Option<Source> {
     let head: &[u64; HEAD_WORDS] = head.try_into().ok()?;
+    // The sums in the head are written after the other words (`Counters::record_times`).
+    fence(Ordering::Acquire);
     let kind = kind_of(head[KIND])?;
     let mut operations = Vec::new();
     for number in OperationNumber::all() {

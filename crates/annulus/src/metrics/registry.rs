@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::counters::{Record, count_error};
@@ -128,13 +128,15 @@ pub(super) fn end(record: &Arc<Record>) {
         return fold(record, ended);
     };
     let moves = &file.header[HEADER_MOVES];
-    moves.fetch_add(1, Ordering::AcqRel);
+    moves.fetch_add(1, Ordering::Relaxed);
+    // A reader that sees a moved count also sees the odd number.
+    fence(Ordering::Release);
     fold(record, ended);
     record[record::KIND].store(0, Ordering::Release);
     if let Some(position) = position {
         file.give_back(position, record);
     }
-    moves.fetch_add(1, Ordering::AcqRel);
+    moves.fetch_add(1, Ordering::Release);
 }
 
 /// Adds the counts of `from` to `to`.

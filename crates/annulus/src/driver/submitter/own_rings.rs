@@ -1,7 +1,7 @@
 //! The rings that threads of an executor have for themselves, as a part of the submitter.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use super::Submitter;
@@ -73,6 +73,8 @@ impl Submitter {
         };
         let interrupt = Box::new(ring.waker());
         let driver = ThreadlessDriver::new(Arc::clone(handle), ring, interrupt, limits, tuning);
+        // The end stores `ended`, and then looks at the handles (Dekker's pattern).
+        fence(Ordering::SeqCst);
         if self.ended.load(Ordering::SeqCst) {
             // The engine ended meanwhile, and may not have seen this driver.
             driver.drain(None);

@@ -157,9 +157,9 @@ fn run() {
         }
         (idle, pause_us) = (0, CHECK_US);
         let sleeps = STATE.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Relaxed);
-        // Bytes may have been queued since, by a thread that saw the state RUNNING and did not wake this one. Output that
-        // was deferred is visible (`ensure_running`). Queued bytes may become visible a moment later, as a write has no
-        // fence: they are sent after the sleep.
+        // Bytes may have been queued since, by a thread that saw the state RUNNING and did not wake this one. Output
+        // that was deferred is visible (`ensure_running`). Queued bytes may become visible a moment later, as a write
+        // has no fence: they are sent after the sleep.
         fence(Ordering::SeqCst);
         if sleeps.is_ok() && epoll_set_list::none_is_queued() && !deferred_output::has_unwatched() {
             let mut limit_us = Some(ASLEEP_MAX_US);

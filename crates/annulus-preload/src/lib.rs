@@ -47,7 +47,8 @@
 //! - `executed`: the entry point for a user who executes the shared object.
 //! - `signals`: blocked while a lock is held, in a program whose handlers may jump.
 //! - `process`, `identity`, `inherited_set`, `ring_teardown`: load, fork, exec and exit. `ring_policy`: when the
-//!   library may make rings. `arch`: what differs by processor. `config`, `log`, `counters`, `publish`, `build_id`: settings, messages and counters.
+//!   library may make rings. `arch`: what differs by processor. `config`, `log`, `counters`, `publish`, `build_id`:
+//!   settings, messages and counters.
 //!
 //! # Sealed
 //!

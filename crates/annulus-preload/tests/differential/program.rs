@@ -14,8 +14,8 @@ use annulus_testing::skip::skip;
 use super::{Counts, Duration, Instant};
 use crate::library;
 
-/// Returns the time after which a program hangs, and its process group is killed. No case takes more than two seconds on
-/// a machine that is idle; SLOWNESS says how many times as long an emulated processor takes.
+/// Returns the time after which a program hangs, and its process group is killed. No case takes more than two seconds
+/// on a machine that is idle; SLOWNESS says how many times as long an emulated processor takes.
 fn longest() -> Duration {
     let slowness = std::env::var("SLOWNESS").map_or(1, |times| times.parse().unwrap());
     Duration::from_secs(80) * slowness

@@ -182,22 +182,23 @@ fn may_share_memory() -> bool {
         && (getrlimit(Resource::Core).maximum != Some(0) || !is_piped())
 }
 
+/// Less than the smallest core file. To a program in `core_pattern`, 1 byte means none.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+static NO_CORE: libc::rlimit = libc::rlimit {
+    rlim_cur: 1,
+    rlim_max: 1,
+};
+
 /// Starts a child that shares memory and descriptors, makes the calls, and ends. Returns its identifier, or minus an
 /// errno.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(target_arch = "x86_64")]
 fn start_sharing_child(calls: &[c_long]) -> c_long {
-    /// Less than the smallest core file. To a program in `core_pattern`, 1 byte means none.
-    const NO_CORE: libc::rlimit = libc::rlimit {
-        rlim_cur: 1,
-        rlim_max: 1,
-    };
     let flags = c_long::from(libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES);
     let calls = calls.as_ptr_range();
     let child;
     // SAFETY: Lent: the child reads `calls` and `NO_CORE`, which outlive it, as the caller waits for its end. It writes
     // no memory, and leaves the stack alone. In the parent this is one system call. Without an exit signal, the program
     // gets no SIGCHLD, and its `wait` does not see the child.
-    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -239,8 +240,16 @@ fn start_sharing_child(calls: &[c_long]) -> c_long {
             options(nostack),
         );
     }
+    child
+}
+
+/// Starts the same child.
+#[cfg(target_arch = "aarch64")]
+fn start_sharing_child(calls: &[c_long]) -> c_long {
+    let flags = c_long::from(libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES);
+    let calls = calls.as_ptr_range();
+    let child;
     // SAFETY: Lent: as above.
-    #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!(
             "svc #0",
@@ -442,7 +451,7 @@ mod tests {
         let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
         let filter = [
             step(load, 0, 0, 0),
-            step(jump, number as u32, 0, 1),
+            step(jump, u32::try_from(number).unwrap(), 0, 1),
             step(give, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
             step(give, libc::SECCOMP_RET_ALLOW, 0, 0),
         ];

@@ -5,7 +5,6 @@
 
 mod unit;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -191,7 +190,9 @@ fn served_addresses(unit: &Unit) -> Result<Vec<SocketAddr>, Fault> {
         )));
     };
     // The file that the process executes, also if the path has another file in this file system, or after an upgrade.
-    if let Some(obstacle) = obstacle(Path::new(&format!("/proc/{main}/exe")), OsStr::new(id)) {
+    let program = format!("/proc/{main}/exe");
+    let name = fs::read_link(&program).unwrap_or_else(|_| id.into());
+    if let Some(obstacle) = obstacle(Path::new(&program), name.as_os_str()) {
         return Err(refused(obstacle));
     }
     let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();

@@ -85,11 +85,11 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Show live figures of the rings of a running process
     Top(TopArgs),
-    /// Restart a systemd service on io_uring, check it, and undo the change if it is not served
+    /// Put a systemd service on io_uring, and undo it if it is not served
     Enable(EnableArgs),
     /// Undo `annulus enable`, and restart the service
     Disable(DisableArgs),
-    /// List the services on io_uring, with what passes through to the kernel and why
+    /// List the services on io_uring, and what passes through to the kernel
     Status,
 }
 

@@ -30,8 +30,18 @@ skip() {
 # Of cargo and maturin.
 [ "$profile" = debug ] && options=() || options=(--release)
 
-# Builds the tool and the library.
-build() { cargo build "${options[@]}" --locked -p annulus-cli; }
+# [OPTION...]: builds the tool and the library.
+build() { cargo build "${options[@]}" --locked -p annulus-cli "$@"; }
+
+# Writes man pages and completions to the folder $work/pages/usr, from the arguments of the tool.
+write_pages() {
+    ANNULUS_PAGES="$work/pages" cargo test --quiet --locked -p annulus-cli --bin annulus -- --ignored --exact \
+        args::tests::the_man_pages_and_completions_are_written
+    mkdir -p "$work/pages/usr/share/man/man1"
+    for page in "$work"/pages/man/*.1; do
+        gzip -9nc "$page" >"$work/pages/usr/share/man/man1/${page##*/}.gz"
+    done
+}
 
 # PACKAGES: makes a root with Debian packages, separated by commas. Ends the script if that is not possible here.
 make_root() {

@@ -26,7 +26,7 @@ pub(super) struct Request<'a> {
     pub(super) args: &'a RunArgs,
     pub(super) name: &'a OsStr,
     pub(super) program: &'a Path,
-    pub(super) library: &'a Path,
+    pub(super) library: Option<&'a Path>,
     pub(super) obstacles: &'a Obstacles,
     pub(super) variables: &'a Variables,
 }
@@ -159,8 +159,11 @@ fn tested(command: &OsStr) -> String {
 }
 
 fn library(text: &mut Text, request: &Request<'_>) {
-    let path = request.library.display();
-    let build = elf::build_id(request.library).unwrap_or_else(|| "unknown".to_owned());
+    let Some(library) = request.library else {
+        return text.row("library", "none is installed");
+    };
+    let path = library.display();
+    let build = elf::build_id(library).unwrap_or_else(|| "unknown".to_owned());
     text.row("library", &format!("{path}, build {build}"));
 }
 

@@ -65,7 +65,8 @@ impl fmt::Display for Remark {
             ),
             Remark::Musl(loader) => write!(
                 f,
-                "is linked to musl ({}), but the library is for glibc, so it runs unchanged; use a build for glibc",
+                "is linked to musl ({}), but the library is for glibc, so it runs unchanged; use a build for glibc, such as \
+                 that of an image with Debian",
                 loader.display()
             ),
             Remark::OtherMachine(machine) => write!(

@@ -49,7 +49,7 @@ fn not_found(candidates: &[PathBuf]) -> String {
     }
     message
         + "`cargo install --locked annulus-cli` installs it beside this program (x86-64 and aarch64 Linux with glibc \
-           only); if you copied the program, copy libannulus_preload too, or use --library FILE"
+           only); if you copied the program, or it is the static one, copy libannulus_preload too, or use --library FILE"
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {

@@ -43,15 +43,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
     let Some(name) = args.command.first() else {
         return Err(Fault::usage("the command is missing; write it after `--`"));
     };
-    let library = library::find(args.library.as_deref())?;
     let program = match program::find(name) {
         Ok(program) => program,
         Err(error) => return Ok(report(&error)),
     };
     let obstacles = Obstacles::to(&program);
+    let library = match library::find(args.library.as_deref()) {
+        // The static tool in a container with musl has no library, and needs none.
+        Err(_) if args.library.is_none() && obstacles.exclude_library() => None,
+        found => Some(found?),
+    };
     let mut variables = Variables::inherited();
-    if obstacles.is_set() {
-        variables.prepend(PRELOAD, &library)?;
+    if obstacles.is_set()
+        && let Some(library) = &library
+    {
+        variables.prepend(PRELOAD, library)?;
         for first in obstacles.remarks.iter().filter_map(Remark::loaded_first) {
             variables.put_first(PRELOAD, first);
         }
@@ -62,7 +68,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Fault> {
             args,
             name,
             program: &program,
-            library: &library,
+            library: library.as_deref(),
             obstacles: &obstacles,
             variables: &variables,
         });
@@ -119,18 +125,25 @@ struct Obstacles {
 
 impl Obstacles {
     fn to(program: &Path) -> Obstacles {
-        let remarks = inspect::remarks_about(program);
-        let is_harmless = remarks.iter().all(Remark::is_harmless);
-        let ring = || Support::detect().ring().err().map(ToString::to_string);
-        Obstacles {
-            remarks,
-            refused: is_harmless.then(ring).flatten(),
+        let mut obstacles = Obstacles {
+            remarks: inspect::remarks_about(program),
+            refused: None,
+        };
+        if !obstacles.exclude_library() {
+            let support = Support::detect();
+            obstacles.refused = support.ring().err().map(ToString::to_string);
         }
+        obstacles
+    }
+
+    /// Returns whether the program is not started with the library, whatever the kernel supports.
+    fn exclude_library(&self) -> bool {
+        !self.remarks.iter().all(Remark::is_harmless)
     }
 
     /// Returns whether `LD_PRELOAD` is set for the program.
     fn is_set(&self) -> bool {
-        self.remarks.iter().all(Remark::is_harmless) && self.refused.is_none()
+        !self.exclude_library() && self.refused.is_none()
     }
 
     /// Prints a line for each obstacle.

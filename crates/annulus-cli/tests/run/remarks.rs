@@ -11,7 +11,7 @@ use std::thread;
 use annulus_testing::skip::{root_or_skip, skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use crate::command::{compiled, folder, output, quiet, run};
+use crate::command::{CommandOutput, compiled, folder, output, quiet, run};
 
 /// Prints whether the library is set, and the user.
 const PROGRAM: &str = r#"
@@ -90,6 +90,23 @@ fn a_program_for_musl_runs_without_the_library() {
     let user = rustix::process::geteuid().as_raw();
     let parts = ["linked to musl", "ld-musl-x86_64.so.1", "glibc"];
     remarked(&program, &parts, &format!("unset {user}\n"));
+    // The static tool, alone in a container.
+    let tool = dir.path().join("annulus");
+    fs::copy(env!("CARGO_BIN_EXE_annulus"), &tool).unwrap();
+    let alone = |options: &[&str]| {
+        let mut command = Command::new(&tool);
+        command.arg("run").args(options).arg("--").arg(&program);
+        command.env_remove("LD_PRELOAD");
+        output(command)
+    };
+    let started = alone(&[]);
+    assert!(started.err.contains("is linked to musl"), "{}", started.err);
+    assert_eq!(started.out, format!("unset {user}\n"));
+    let CommandOutput { out, code, .. } = alone(&["--explain"]);
+    for part in ["will not be served: is linked to musl", "none is installed"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert_eq!(code, Some(3));
     fs::remove_file(&musl).unwrap();
     let output = output(run(&["--", program.to_str().unwrap()]));
     assert_eq!(output.code, Some(127), "{}", output.err);

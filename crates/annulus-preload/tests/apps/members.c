@@ -1093,8 +1093,8 @@ static void a_served_set_takes_little_memory(void) {
         MUST(write(pair.app, "result", 6));
         print_now(set);
     }
-    long each = (resident_kib() - before) / (SETS - WARM);
-    print("KiB for each: %ld\n", each < 68 ? 0 : each);
+    long pages = (resident_kib() - before) * 1024 / sysconf(_SC_PAGESIZE) / (SETS - WARM);
+    print("pages for each: %ld\n", pages < 17 ? 0 : pages);
 }
 
 /* Each connection gets bytes before and after a ring takes it over from the kernel's set, and each read leaves some. */

@@ -37,6 +37,7 @@ class Row:
     commands: list
     share: float
     ci: bool
+    arm64: bool
 
     @property
     def source(self):
@@ -46,8 +47,8 @@ class Row:
 def table():
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if not line.startswith("#")]
     return [
-        Row(key, name, version, packages.split(), commands.split(), float(share), ci == "ci")
-        for key, name, version, packages, commands, share, ci in lines
+        Row(key, name, version, packages.split(), commands.split(), float(share), ci == "ci", arm64 == "arm64")
+        for key, name, version, packages, commands, share, ci, arm64 in lines
     ]
 
 

@@ -14,6 +14,9 @@ pub(super) struct Tested {
     commands: &'static str,
     /// The minimum share of exchanges that are served, in percent.
     pub(super) share: &'static str,
+    /// Not empty if it is tested on that processor.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the guide has it"))]
+    arm64: &'static str,
 }
 
 impl Tested {
@@ -27,7 +30,7 @@ fn rows() -> impl Iterator<Item = Tested> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| {
         let columns: Vec<&str> = line.split('\t').collect();
-        let [_, name, version, _, commands, share, _] = columns[..] else {
+        let [_, name, version, _, commands, share, _, arm64] = columns[..] else {
             return None;
         };
         Some(Tested {
@@ -35,6 +38,7 @@ fn rows() -> impl Iterator<Item = Tested> {
             version,
             commands,
             share,
+            arm64,
         })
     })
 }
@@ -80,9 +84,18 @@ mod tests {
         let guide = include_str!("../../../../docs/guide/servers.md");
         let (_, list) = guide.split_once("## Tested programs").unwrap();
         let list = list.split("\n## ").next().unwrap();
-        let listed: Vec<&str> = list.lines().filter(|line| line.ends_with(" % |")).collect();
+        let listed: Vec<&str> = list.lines().filter(|line| line.contains(" % |")).collect();
         let expected: Vec<String> = rows()
-            .map(|row| format!("| {} | {} | {} % |", row.name, row.version, row.share))
+            .map(|row| {
+                let arm64 = if row.arm64.is_empty() { "–" } else { "yes" };
+                let Tested {
+                    name,
+                    version,
+                    share,
+                    ..
+                } = row;
+                format!("| {name} | {version} | {share} % | {arm64} |")
+            })
             .collect();
         let table = expected.join("\n");
         assert_eq!(

@@ -32,8 +32,8 @@ async fn work(engine: &Engine, dir: &Path) -> std::io::Result<Vec<String>> {
         .open_with(options.read(true).write(true).create_new(true), &path)
         .await?;
     let (first, _) = file.write_at(vec![7; 4096], 0).await?;
-    let (second, _) = file.write_at(vec![9; 4096], 4096).await?;
-    results.push(format!("wrote {}", first + second));
+    let second = file.write_all_durable_at(vec![9; 4096], 4096).await?;
+    results.push(format!("wrote {}", first + second.len()));
     let (bytes, page) = file.read_at(vec![0; 4096], 0).await?;
     results.push(format!("read {bytes} of {}", page[0]));
     let mut page = [0; 4096];

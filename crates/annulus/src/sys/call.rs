@@ -18,6 +18,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs as rfs;
 use rustix::io::Errno;
 
+use super::errno::{ENOSYS, EOPNOTSUPP};
+use super::sqe::RWF_DSYNC;
 use super::transfer_flags::TransferFlags;
 
 /// `struct iovec`, for the vectored calls.
@@ -95,7 +97,7 @@ pub(crate) unsafe fn pwrite(
     unsafe { pwritev(fd, &iovec, 1, at, flags) }
 }
 
-/// `preadv2(2)`.
+/// `preadv2(2)`, or `preadv(2)` where that is missing.
 ///
 /// # Safety
 ///
@@ -108,22 +110,18 @@ pub(crate) unsafe fn preadv(
     at: u64,
     flags: TransferFlags,
 ) -> i32 {
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in two halves; on 64-bit
-    // systems the second one is 0.
-    last(unsafe {
-        libc::syscall(
-            libc::SYS_preadv2,
-            fd,
-            vectors,
-            count,
-            at.cast_signed(),
-            0,
-            flags.bits(),
-        )
-    })
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+    unsafe {
+        let res = transfer(libc::SYS_preadv2, fd, vectors, count, at, flags);
+        if res != -ENOSYS {
+            return res;
+        }
+        let calls = [libc::SYS_preadv, libc::SYS_readv];
+        transfer_without_flags(calls, fd, vectors, count, at, flags)
+    }
 }
 
-/// `pwritev2(2)`.
+/// `pwritev2(2)`, or `pwritev(2)` where that is missing.
 ///
 /// # Safety
 ///
@@ -136,17 +134,70 @@ pub(crate) unsafe fn pwritev(
     flags: TransferFlags,
 ) -> i32 {
     // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-    last(unsafe {
-        libc::syscall(
-            libc::SYS_pwritev2,
-            fd,
-            vectors,
-            count,
-            at.cast_signed(),
-            0,
-            flags.bits(),
-        )
-    })
+    unsafe {
+        let res = transfer(libc::SYS_pwritev2, fd, vectors, count, at, flags);
+        if res != -ENOSYS {
+            return res;
+        }
+        let calls = [libc::SYS_pwritev, libc::SYS_writev];
+        if !flags.has(RWF_DSYNC) {
+            return transfer_without_flags(calls, fd, vectors, count, at, flags);
+        }
+        let flags = flags.without(RWF_DSYNC);
+        let written = transfer_without_flags(calls, fd, vectors, count, at, flags);
+        if written <= 0 {
+            return written;
+        }
+        match fsync(fd, true) {
+            0 => written,
+            failed => failed,
+        }
+    }
+}
+
+/// # Safety
+///
+/// Lent: as for `preadv` and `pwritev`; `number` is one of the calls that they name.
+#[inline]
+unsafe fn transfer(
+    number: libc::c_long,
+    fd: RawFd,
+    vectors: *const IoVec,
+    count: usize,
+    at: u64,
+    flags: TransferFlags,
+) -> i32 {
+    let at = at.cast_signed();
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in two halves; on 64-bit
+    // systems the second one is 0. Calls without an offset or flags ignore these arguments.
+    last(unsafe { libc::syscall(number, fd, vectors, count, at, 0, flags.bits()) })
+}
+
+/// A transfer on a system that has no calls with flags: Linux before 4.6, qemu-user before 8, and filters that do not
+/// know them. `calls` are the one with an offset and the one without. Flags get the answer of a kernel that does not
+/// know them.
+///
+/// # Safety
+///
+/// As for `transfer`.
+#[cold]
+unsafe fn transfer_without_flags(
+    [with_offset, without]: [libc::c_long; 2],
+    fd: RawFd,
+    vectors: *const IoVec,
+    count: usize,
+    at: u64,
+    flags: TransferFlags,
+) -> i32 {
+    let number = match at {
+        AT_POSITION => without,
+        _ => with_offset,
+    };
+    if flags.bits() != 0 {
+        return -EOPNOTSUPP;
+    }
+    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
+    unsafe { transfer(number, fd, vectors, count, at, flags) }
 }
 
 /// The offset of `preadv2` and `pwritev2` that stands for the position of the open file.

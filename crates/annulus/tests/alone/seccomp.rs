@@ -1,6 +1,9 @@
 //! Seccomp filters that refuse io_uring as containers do: the results are the same without it, and the reason names the
 //! filter and a hint.
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
 use annulus::{Backend, Engine, EngineError, SetupError};
 use annulus_testing::child_process::in_child;
 use annulus_testing::{skip, workload};
@@ -82,6 +85,29 @@ fn a_forbidden_register_is_reported_and_everything_works() {
         "seccomp::a_forbidden_register_is_reported_and_everything_works",
         || {
             assert_refused(libc::SYS_io_uring_register, libc::EPERM, is_refused);
+        },
+    );
+}
+
+#[test]
+fn transfers_with_flags_that_the_system_lacks_are_made_without() {
+    in_child(
+        "seccomp::transfers_with_flags_that_the_system_lacks_are_made_without",
+        || {
+            refuse(libc::SYS_preadv2, libc::ENOSYS);
+            refuse(libc::SYS_pwritev2, libc::ENOSYS);
+            let dir = tempfile::tempdir().unwrap();
+            let fallback = Engine::builder().backend(Backend::Fallback).build();
+            for engine in [Engine::new().unwrap(), fallback.unwrap()] {
+                // Rings transfer without these calls, but the calling thread reads cached data with them.
+                workload::assert_all_works(&engine, dir.path());
+                let (end, mut other) = std::io::pipe().unwrap();
+                other.write_all(b"of a pipe").unwrap();
+                drop(other);
+                let path = format!("/proc/self/fd/{}", end.as_raw_fd());
+                let read = pollster::block_on(engine.read(path)).unwrap();
+                assert_eq!(read, b"of a pipe", "on {}", engine.backend());
+            }
         },
     );
 }

@@ -29,17 +29,19 @@ pub(crate) enum State {
     Resident(u32),
 }
 
-const LOADING: u32 = 0x7fff_ffff;
+/// With one comparison, a word is of a resident page: only those are above 0 as `i32`.
 const EVICTED: u32 = 0x8000_0000;
+const LOADING: u32 = 0xffff_ffff;
 
 /// The largest number of frames of a pool.
-pub(crate) const FRAMES_MAX: usize = 0x7fff_fffe;
+pub(crate) const FRAMES_MAX: usize = 0x7fff_ffff;
 
 impl State {
     fn word(self) -> u32 {
         match self {
             State::Absent { evicted: None } => 0,
-            State::Absent { evicted: Some(at) } => EVICTED | at,
+            // One time of 2^31 is that of its neighbour.
+            State::Absent { evicted: Some(at) } => (EVICTED | at).min(LOADING - 1),
             State::Loading => LOADING,
             State::Resident(frame) => frame + 1,
         }
@@ -57,10 +59,10 @@ impl State {
     }
 }
 
-/// Returns the frame of a resident page: the word is neither 0, nor `LOADING`, nor evicted.
+/// Returns the frame of a resident page.
 #[inline(always)]
 fn frame(word: u32) -> Option<u32> {
-    (word.wrapping_sub(1) < LOADING - 1).then(|| word - 1)
+    (word.cast_signed() > 0).then(|| word - 1)
 }
 
 impl Entry {
@@ -103,15 +105,15 @@ impl Entry {
     }
 }
 
-/// Protects the frame of a resident page with an empty slot, and returns it. Returns `None`, with the slot empty, if
-/// the page is not resident.
+/// Protects the frame of a resident page with an empty slot, and returns it with its address. Returns `None`, with the
+/// slot empty, if the page is not resident.
 #[inline(always)]
 pub(crate) fn protect(
     entry: &Entry,
     slot: &AtomicUsize,
     address: impl Fn(u32) -> usize,
     fenced: bool,
-) -> Option<u32> {
+) -> Option<(u32, usize)> {
     let mut word = entry.word();
     loop {
         let Some(frame) = frame(word) else {
@@ -119,14 +121,15 @@ pub(crate) fn protect(
             slot.store(0, Ordering::Relaxed);
             return None;
         };
-        slot.store(address(frame), Ordering::Relaxed);
+        let address = address(frame);
+        slot.store(address, Ordering::Relaxed);
         barrier::light(fenced);
         if broken(Mutation::EntryReadOnce) {
-            return Some(frame);
+            return Some((frame, address));
         }
         let again = entry.word();
         if again == word {
-            return Some(frame);
+            return Some((frame, address));
         }
         word = again;
     }

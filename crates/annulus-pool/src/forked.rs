@@ -15,13 +15,18 @@ static NONE: AtomicU32 = AtomicU32::new(0);
 
 const PAGE_BYTES: usize = 4096;
 
+/// Returns where [`process`] looks. To be called after [`prepare`].
+#[inline(always)]
+pub(crate) fn page() -> &'static AtomicU32 {
+    // SAFETY: Owned: a static, or a page that is never unmapped.
+    unsafe { &*PAGE.load(Ordering::Relaxed) }
+}
+
 /// Returns a number for the calling process that its children do not share; 0 in a child that has made no pool.
 /// Before Linux 4.14 parent and children have the same number.
 #[inline(always)]
 pub(crate) fn process() -> u32 {
-    let page = PAGE.load(Ordering::Relaxed);
-    // SAFETY: Owned: a static, or a page that is never unmapped.
-    unsafe { &*page }.load(Ordering::Relaxed)
+    page().load(Ordering::Relaxed)
 }
 
 /// Gives this process a number if it has none. Each pool calls it before anything else.
@@ -29,21 +34,19 @@ pub(crate) fn prepare() -> u32 {
     static ONCE: OnceLock<()> = OnceLock::new();
     /// A child continues from its parent's.
     static LAST: AtomicU32 = AtomicU32::new(0);
-    ONCE.get_or_init(|| PAGE.store(page(), Ordering::Relaxed));
+    ONCE.get_or_init(|| PAGE.store(new_page(), Ordering::Relaxed));
     let known = process();
     if known != 0 {
         return known;
     }
     let mine = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    // SAFETY: Owned: set above, and never unmapped.
-    let page = unsafe { &*PAGE.load(Ordering::Relaxed) };
-    match page.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
+    match page().compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => mine,
         Err(theirs) => theirs,
     }
 }
 
-fn page() -> *mut AtomicU32 {
+fn new_page() -> *mut AtomicU32 {
     static WITHOUT: AtomicU32 = AtomicU32::new(0);
     let without = (&raw const WITHOUT).cast_mut();
     // Miri has neither the calls nor forks.

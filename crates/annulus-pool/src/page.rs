@@ -27,8 +27,14 @@ impl Base {
 
     /// Returns the address that is `distance` bytes after it.
     #[inline]
-    pub(crate) fn address(&self, distance: usize) -> *const u8 {
-        self.0.wrapping_add(distance)
+    pub(crate) fn address(&self, distance: usize) -> usize {
+        self.0.addr().wrapping_add(distance)
+    }
+
+    /// Returns a pointer to an address in a frame.
+    #[inline(always)]
+    pub(crate) fn pointer(&self, address: usize) -> *const u8 {
+        self.0.with_addr(address)
     }
 }
 
@@ -74,7 +80,8 @@ impl Page {
     ) -> Page {
         Page {
             slot,
-            bytes: NonNull::new(bytes.cast_mut()).unwrap_or(NonNull::dangling()),
+            // SAFETY: Guarded: a frame, which is not at address 0.
+            bytes: unsafe { NonNull::new_unchecked(bytes.cast_mut()) },
             len,
             process,
         }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use annulus::buf::{Arena, ArenaBuf};
@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     process: u32,
     /// A copy of `process`, or a number of no process where readers execute fences.
     unfenced: u32,
+    /// The number of the process that looks at it.
+    current: &'static AtomicU32,
     base: Base,
     frames: Box<[Mutex<Frame>]>,
     uses: Uses,
@@ -112,6 +114,7 @@ impl Shared {
             } else {
                 process
             },
+            current: forked::page(),
             base,
             frames: (0..frames).map(|_| Mutex::default()).collect(),
             uses: Uses::new(frames),
@@ -143,7 +146,7 @@ impl Shared {
     /// Returns whether a hit is in the pool's process and executes no fence.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
-        forked::process() == self.unfenced
+        self.current.load(Ordering::Relaxed) == self.unfenced
     }
 
     pub(crate) fn frame_count(&self) -> usize {
@@ -152,14 +155,14 @@ impl Shared {
 
     /// Returns the address of a frame.
     #[inline(always)]
-    pub(crate) fn address(&self, frame: u32) -> *const u8 {
+    pub(crate) fn address(&self, frame: u32) -> usize {
         self.base.address(frame as usize * self.page_bytes)
     }
 
     /// Asks the processor for the first bytes of a frame, and for its uses.
     #[inline(always)]
     pub(crate) fn ask(&self, frame: u32) {
-        page::prefetch(self.address(frame));
+        page::prefetch(self.base.pointer(self.address(frame)));
         self.uses.ask(frame);
     }
 
@@ -349,7 +352,7 @@ impl Shared {
 
     /// Returns the frames that slots protect, sorted.
     fn protected(&self) -> Vec<u32> {
-        let from = self.address(0).addr();
+        let from = self.address(0);
         let found = hazard::in_range(from, from + self.frames.len() * self.page_bytes);
         let frames = found
             .into_iter()
@@ -456,15 +459,15 @@ impl Shared {
         (evictor.queues.queued(), evictor.limbo.len())
     }
 
-    /// A guard of a frame that is protected by `slot`.
+    /// A guard of the frame at `address`, which is protected by `slot`.
     #[inline(always)]
     pub(crate) fn guard(
         &self,
-        frame: u32,
+        address: usize,
         slot: &'static crate::sync::AtomicUsize,
         len: u32,
     ) -> Page {
-        Page::new(self.address(frame), len, slot, self.process)
+        Page::new(self.base.pointer(address), len, slot, self.process)
     }
 }
 

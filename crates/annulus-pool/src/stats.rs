@@ -88,14 +88,14 @@ struct HitCounter(AtomicU64);
 
 #[derive(Debug)]
 pub(crate) struct Hits {
-    own: Box<[HitCounter]>,
+    own: [HitCounter; OWN],
     others: HitCounter,
 }
 
 impl Default for Hits {
     fn default() -> Hits {
         Hits {
-            own: (0..OWN).map(|_| HitCounter::default()).collect(),
+            own: std::array::from_fn(|_| HitCounter::default()),
             others: HitCounter::default(),
         }
     }

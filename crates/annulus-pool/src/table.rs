@@ -33,7 +33,8 @@ pub(crate) struct FileCore {
     pub(crate) direct: bool,
     me: Weak<FileCore>,
     table: Box<[Entry]>,
-    /// The bytes of the last page.
+    /// The last page, and its bytes.
+    last: u32,
     last_bytes: u32,
     loads: Mutex<BTreeMap<u32, Arc<Load>>>,
 }
@@ -67,6 +68,7 @@ impl FileCore {
             direct,
             me: me.clone(),
             table: entry::table(pages as usize),
+            last: pages.saturating_sub(1) as u32,
             last_bytes: (len - pages.saturating_sub(1) * pool.page_bytes as u64) as u32,
             loads: Mutex::default(),
         }))
@@ -122,7 +124,7 @@ impl FileCore {
     /// Returns how many bytes a page has: at most 1 GiB.
     #[inline(always)]
     fn bytes_of(&self, page: u32) -> u32 {
-        if page as usize + 1 == self.table.len() {
+        if page == self.last {
             self.last_bytes
         } else {
             self.pool.page_bytes as u32
@@ -155,10 +157,10 @@ impl FileCore {
     fn protect(&self, page: u32, entry: &Entry, fenced: bool) -> Option<Page> {
         let pool = &*self.pool;
         let (slot, thread) = hazard::empty_slot();
-        let frame = entry::protect(entry, slot, |frame| pool.address(frame).addr(), fenced)?;
+        let (frame, address) = entry::protect(entry, slot, |frame| pool.address(frame), fenced)?;
         pool.used(frame);
         pool.hits.add(thread, &pool.counters.metrics);
-        Some(pool.guard(frame, slot, self.bytes_of(page)))
+        Some(pool.guard(address, slot, self.bytes_of(page)))
     }
 
     /// Asks the processor for the first bytes of a page, and for what a hit of it reads.
@@ -446,8 +448,9 @@ impl Waiting<'_> {
                 // The frame is pinned until all who waited have left.
                 let (slot, _) = hazard::empty_slot();
                 let core = &self.file.pool;
-                entry::protect_pinned(slot, core.address(frame).addr());
-                Ok(core.guard(frame, slot, self.file.bytes_of(self.page)))
+                let address = core.address(frame);
+                entry::protect_pinned(slot, address);
+                Ok(core.guard(address, slot, self.file.bytes_of(self.page)))
             }
         };
         self.load = None;

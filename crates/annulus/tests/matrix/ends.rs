@@ -43,6 +43,16 @@ pub(crate) struct Counts {
     pub(crate) inline: u32,
 }
 
+impl Counts {
+    /// Returns how often the operation was in the state that an end is about.
+    pub(crate) fn times(self, end: End) -> u32 {
+        match end {
+            End::Inline => self.inline,
+            _ => self.pending,
+        }
+    }
+}
+
 impl End {
     pub(crate) async fn run(self, cell: &Cell) -> Counts {
         let mut counts = Counts::default();

@@ -243,6 +243,7 @@ pub(crate) fn before_filter() {
 /// without a ring is starting and may not set a filter at all (each thread of HAProxy does this), so filters are
 /// checked for during a number of calls.
 pub(crate) fn before_possible_filter() {
+    ring_policy::count_filters();
     let mut has_ring = false;
     epoll_set_list::for_each_owned(|guard| has_ring |= guard.ring.is_some());
     if has_ring {

@@ -17,6 +17,8 @@ static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
 /// Remaining checks for a new filter: a thread that sets `no_new_privs` often sets a filter next.
 static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
 const FILTER_CHECKS_MAX: u32 = 64;
+/// The filters of the thread that set it last, from before that: inherited, as in a container.
+static FILTERS_BEFORE: AtomicU32 = AtomicU32::new(0);
 /// In place of a count: no ring is created or entered any more.
 const NO_RINGS: u32 = u32::MAX;
 
@@ -40,11 +42,28 @@ fn are_forbidden() -> bool {
 
 /// Returns the reason in words, if it is a filter.
 pub(crate) fn why_filtered() -> &'static str {
-    if sys::has_filter() {
+    if has_new_filter() {
         "the program has set a system call filter"
     } else {
         "the program may set a system call filter: a thread that was served has set no_new_privs"
     }
+}
+
+/// Counts the filters before the program may set another one.
+pub(crate) fn count_filters() {
+    let before = if sys::has_filter() {
+        ServerRing::filters()
+    } else {
+        None
+    };
+    FILTERS_BEFORE.store(before.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Returns whether the thread has a filter that it did not have before. If the number is unknown, any may be new.
+fn has_new_filter() -> bool {
+    let before = FILTERS_BEFORE.load(Ordering::Relaxed);
+    let is_known = |filters| filters <= before;
+    sys::has_filter() && !(before > 0 && ServerRing::filters().is_some_and(is_known))
 }
 
 /// Starts to check for a filter, which the program may be about to set.
@@ -69,7 +88,7 @@ pub(crate) fn are_rings_forbidden() -> bool {
 fn check_filter() -> bool {
     let left = |checks: u32| (checks != NO_RINGS && checks > 0).then(|| checks - 1);
     let updated = FILTER_CHECKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
-    if updated.is_ok() && sys::has_filter() {
+    if updated.is_ok() && has_new_filter() {
         forbid_rings(Why::Filtered);
     }
     are_forbidden()

@@ -662,6 +662,27 @@ static void a_profile_that_allows_rings_lets_a_program_be_served(void) {
     run_under(forbid_rings, SECCOMP_RET_ALLOW);
 }
 
+/* As HAProxy in a container: each thread sets no_new_privs, and no filter beside the inherited one. */
+static void a_thread_without_new_privileges_is_served_under_an_earlier_filter(void) {
+    forbid_rings(SECCOMP_RET_ALLOW);
+    execl("/proc/self/exe", "processes", "unprivileged", (char *)NULL);
+}
+
+static void *unprivileged_thread(void *unused) {
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    for (int i = 0; i < 100; i++)
+        exchange(set, &pair);
+    return NULL;
+}
+
+static void unprivileged_program(void) {
+    pthread_t thread;
+    MUST(-pthread_create(&thread, NULL, unprivileged_thread, NULL));
+    MUST(-pthread_join(thread, NULL));
+}
+
 static void a_profile_that_kills_for_rings_kills_no_program(void) {
     static const uint32_t actions[] = {SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_KILL_THREAD, SECCOMP_RET_TRAP};
     for (int i = 0; i < 3; i++)
@@ -789,6 +810,7 @@ static const struct app_case cases[] = {
     CASE(a_program_runs_under_an_earlier_filter, "passed:refused"),
     CASE(a_profile_that_refuses_rings_lets_a_program_run, "passed:refused"),
     CASE(a_profile_that_allows_rings_lets_a_program_be_served, "served:read served:write"),
+    CASE(a_thread_without_new_privileges_is_served_under_an_earlier_filter, "served:read served:write"),
     CASE(a_profile_that_kills_for_rings_kills_no_program, "passed:refused"),
     CASE(a_probe_of_a_filter_is_not_the_first_process_of_a_namespace, "root passed:refused"),
     CASE(a_program_without_a_stdout_is_not_written_to, ""),
@@ -805,6 +827,10 @@ int main(int argc, char **argv) {
     }
     if (argc == 2 && !strcmp(argv[1], "inherited")) {
         inherited_filter_program();
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "unprivileged")) {
+        unprivileged_program();
         return 0;
     }
     if (argc == 2 && !strcmp(argv[1], "namespace")) {

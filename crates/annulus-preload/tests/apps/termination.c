@@ -385,6 +385,13 @@ static void an_unhooked_filter_during_the_checks_kills_no_process(void) {
     serve_on(set, &pair);
 }
 
+static void an_unhooked_filter_beside_an_earlier_one_kills_no_process(void) {
+    struct sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    set_filter(nothing, 1, 0);
+    execl("/proc/self/exe", "termination", "filtered", (char *)NULL);
+}
+
 static void a_strict_filter_has_nothing_to_forbid(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -426,8 +433,15 @@ static const struct app_case cases[] = {
     CASE(an_unhooked_filter_after_no_new_privileges_kills_no_process, "back:filtered"),
     CASE(a_filter_set_by_libcs_syscall_is_detected_first, "back:filtered"),
     CASE(an_unhooked_filter_during_the_checks_kills_no_process, "back:filtered"),
+    CASE(an_unhooked_filter_beside_an_earlier_one_kills_no_process, "back:filtered"),
     CASE(a_strict_filter_has_nothing_to_forbid, "back:filtered"),
     CASE(a_wait_under_a_strict_filter_ends_normally, "back:filtered"),
 };
 
-int main(int argc, char **argv) { return RUN(cases); }
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "filtered")) {
+        an_unhooked_filter_during_the_checks_kills_no_process();
+        return 0;
+    }
+    return RUN(cases);
+}

@@ -411,6 +411,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_runs_under_an_earlier_filter;
     fn a_profile_that_refuses_rings_lets_a_program_run;
     fn a_profile_that_allows_rings_lets_a_program_be_served;
+    fn a_thread_without_new_privileges_is_served_under_an_earlier_filter;
     fn a_profile_that_kills_for_rings_kills_no_program;
     fn a_probe_of_a_filter_is_not_the_first_process_of_a_namespace;
     fn a_program_without_a_stdout_is_not_written_to;
@@ -428,6 +429,7 @@ cases! { TERMINATION, TERMINATION_CASES = c("termination"):
     fn an_unhooked_filter_after_no_new_privileges_kills_no_process;
     fn a_filter_set_by_libcs_syscall_is_detected_first;
     fn an_unhooked_filter_during_the_checks_kills_no_process;
+    fn an_unhooked_filter_beside_an_earlier_one_kills_no_process;
     fn a_strict_filter_has_nothing_to_forbid;
     fn a_wait_under_a_strict_filter_ends_normally;
 }

@@ -115,6 +115,11 @@ impl ServerRing {
         filter_probe::check()
     }
 
+    /// Returns the number of seccomp filters of the calling thread. `None` before Linux 5.9, and without `/proc`.
+    pub fn filters() -> Option<u32> {
+        probe::seccomp_filters_count()
+    }
+
     /// Creates a ring for the calling thread, with a buffer group of `buffers` buffers. With `sq_poll`, a kernel thread
     /// takes the pushed entries, and any thread may enter. The caller has probed the filters
     /// ([`check_filter`](ServerRing::check_filter)).

@@ -548,6 +548,9 @@ fn reads_beside_a_scan_are_of_the_first_file_and_the_scan_reads_the_others() {
         "{}",
         refused.out
     );
+    let one = ["--files", "1", "--variants", "pread-beside-scan"];
+    let refused = workspace.run(&[&rest[..], &one].concat());
+    assert!(refused.out.contains("--files"), "{}", refused.out);
 }
 
 #[test]

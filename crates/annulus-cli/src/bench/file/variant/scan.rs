@@ -88,6 +88,11 @@ impl Variant<Harness> for BesideScan {
     }
 
     fn unfit(&self, job: &Job) -> Option<String> {
+        if job.files.len() < 2 {
+            return Some(
+                "it scans the files after the first one: use --files with at least 2".into(),
+            );
+        }
         self.inner.unfit(job)
     }
 

@@ -164,11 +164,12 @@ impl Load {
         state.waiters.len() == state.vacant.len()
     }
 
-    /// Sets the outcome, and returns those to wake. The caller holds the lock of the file's loads.
-    pub(crate) fn finish(&self, outcome: Result<u32, Failure>) -> Vec<Waker> {
+    /// Sets the outcome, and returns those to wake. `by`: one who waits, is being polled, and looks at the outcome after
+    /// this; a wake would only make its executor poll it once more. The caller holds the lock of the file's loads.
+    pub(crate) fn finish(&self, outcome: Result<u32, Failure>, by: Option<usize>) -> Vec<Waker> {
         let mut state = lock(&self.state);
         state.outcome = Some(outcome);
-        state.wakers()
+        state.wakers(by)
     }
 
     /// Removes one who waits.
@@ -190,10 +191,12 @@ impl Load {
 }
 
 impl State {
-    fn wakers(&mut self) -> Vec<Waker> {
-        let wakers = self.waiters.iter_mut().filter_map(|waiter| match waiter {
-            Waiter::Waits(waker) => waker.take(),
-            Waiter::Gone => None,
+    /// Takes the wakers of all but one.
+    fn wakers(&mut self, but: Option<usize>) -> Vec<Waker> {
+        let waiters = self.waiters.iter_mut().enumerate();
+        let wakers = waiters.filter_map(|(at, waiter)| match waiter {
+            Waiter::Waits(waker) if Some(at) != but => waker.take(),
+            _ => None,
         });
         wakers.collect()
     }
@@ -205,7 +208,7 @@ impl Wake for Load {
     }
 
     fn wake_by_ref(self: &Arc<Load>) {
-        let wakers = lock(&self.state).wakers();
+        let wakers = lock(&self.state).wakers(None);
         wakers.into_iter().for_each(Waker::wake);
     }
 }

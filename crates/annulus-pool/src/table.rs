@@ -266,7 +266,7 @@ impl FileCore {
             return false;
         };
         if let Some((load, _)) = self.load(page, Some(frame), false) {
-            self.go_on(page, &load);
+            self.go_on(page, &load, None);
         }
         // Someone who began to wait for a frame meanwhile may have overlooked this load.
         self.pool.end_prefetches();
@@ -300,11 +300,11 @@ impl FileCore {
     /// Goes on with the load of a page. Returns whether there is none any more.
     pub(crate) fn poll_load(&self, page: u32) -> bool {
         let load = lock(&self.loads).get(&page).cloned();
-        load.is_none_or(|load| self.go_on(page, &load))
+        load.is_none_or(|load| self.go_on(page, &load, None))
     }
 
-    /// Goes on with a load. Returns whether it ended here.
-    fn go_on(&self, page: u32, load: &Arc<Load>) -> bool {
+    /// Goes on with a load; `by`: in the poll of this one who waits. Returns whether it ended here.
+    fn go_on(&self, page: u32, load: &Arc<Load>, by: Option<usize>) -> bool {
         let Some(result) = load.poll() else {
             return false;
         };
@@ -316,7 +316,7 @@ impl FileCore {
             Ok(result) => (result, None),
             Err(panic) => (Err(io::Error::other("the check panicked")), Some(panic)),
         };
-        self.finish(page, load, result);
+        self.finish(page, load, result, by);
         if let Some(panic) = panic {
             std::panic::resume_unwind(panic);
         }
@@ -335,7 +335,7 @@ impl FileCore {
     }
 
     /// Publishes the page, or gives the error to those who wait.
-    fn finish(&self, page: u32, load: &Arc<Load>, result: io::Result<ArenaBuf>) {
+    fn finish(&self, page: u32, load: &Arc<Load>, result: io::Result<ArenaBuf>, by: Option<usize>) {
         let owner = Owner {
             file: self.me.clone(),
             file_id: self.id,
@@ -364,7 +364,7 @@ impl FileCore {
                 Err(Failure::new(&error, what))
             }
         };
-        let wakers = load.finish(outcome);
+        let wakers = load.finish(outcome, by);
         drop(loads);
         wakers.into_iter().for_each(std::task::Waker::wake);
         if !is_awaited {
@@ -436,7 +436,7 @@ impl Waiting<'_> {
             return false;
         };
         self.file.pool.counters.miss();
-        self.file.go_on(self.page, load);
+        self.file.go_on(self.page, load, None);
         true
     }
 
@@ -471,7 +471,7 @@ impl Future for Waiting<'_> {
         if let Poll::Ready(result) = self.found(&load, context) {
             return Poll::Ready(result);
         }
-        if self.file.go_on(self.page, &load) {
+        if self.file.go_on(self.page, &load, Some(self.at)) {
             return self.found(&load, context);
         }
         Poll::Pending

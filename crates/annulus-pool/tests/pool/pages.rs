@@ -1,8 +1,11 @@
 //! The results of each method.
 
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 
 use annulus::{Backend, Engine};
 use annulus_pool::PagePool;
@@ -48,6 +51,51 @@ async fn each_method_returns_the_bytes_of_the_file() {
     );
     // Each page once: 3, 20, 0, 7, 19, and those of the range.
     assert_eq!(stats.loads, 19);
+}
+
+/// Counts wakes, and wakes a thread.
+struct Counted {
+    wakes: AtomicUsize,
+    thread: Thread,
+}
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+#[test]
+fn a_task_that_reads_a_page_is_woken_once_for_each_time_that_it_is_pending() {
+    let on_disk = OnDisk::new(100 * PAGE);
+    for backend in [Backend::Uring, Backend::Fallback] {
+        let Ok(engine) = Engine::builder().backend(backend).build() else {
+            skip("no io_uring");
+            continue;
+        };
+        let file = pollster::block_on(pool(&engine, 64).open(&on_disk.path)).unwrap();
+        let counted = Arc::new(Counted {
+            wakes: AtomicUsize::new(0),
+            thread: std::thread::current(),
+        });
+        let waker = Waker::from(Arc::clone(&counted));
+        let mut pending = 0;
+        for number in 0..100 {
+            let mut reading = pin!(file.page(number));
+            let page = loop {
+                match reading.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(page) => break page.unwrap(),
+                    Poll::Pending => pending += 1,
+                }
+                while counted.wakes.load(Ordering::SeqCst) < pending {
+                    std::thread::park();
+                }
+            };
+            assert_eq!(&*page, on_disk.page(number));
+        }
+        assert_eq!(counted.wakes.load(Ordering::SeqCst), pending, "{backend:?}");
+    }
 }
 
 #[tokio::test]

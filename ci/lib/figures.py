@@ -1,9 +1,14 @@
-"""Common code of the server benchmarks: description of the machine, statistics, and output files."""
+"""Common code of the benchmarks: options, description of the machine, statistics, and output files."""
 
+import argparse
+import datetime
 import os
 import platform
+import re
+import shlex
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 # File name of the table in Markdown.
@@ -36,6 +41,57 @@ def commit():
     return said.stdout.strip() or "unknown"
 
 
+def facts():
+    """Returns the machine, the command, the commit, and the time."""
+    return {
+        "machine": machine(), "command": shlex.join(sys.argv), "commit": commit(),
+        "started": datetime.datetime.now().isoformat(timespec="seconds"),
+    }
+
+
+def parser(doc):
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def regex(text):
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+
+
+def add_cells(options, rounds="rounds"):
+    """Adds the options of a benchmark with cells, whose servers run on one processor and the load on another."""
+    options.add_argument(
+        "--quiet", type=float, default=0.1, metavar="SHARE",
+        help=f"repeat {rounds} in which other processes used more of a processor",
+    )
+    options.add_argument("--patience", type=int, default=10, help=f"maximum number of repeated {rounds} per cell")
+    options.add_argument("--server-cpu", default="0")
+    options.add_argument("--client-cpu", default="1")
+    options.add_argument("--only", type=regex, metavar="REGEX", default="", help="cells whose name matches")
+    options.add_argument("--out", type=Path, help="folder for the figures: a line per run (TSV), and a table")
+
+
+def undisturbed(options, count, one_round, busy):
+    """Makes `count` rounds. Repeats those in which other processes were busy, as often as --patience allows. `busy` is
+    the share of a processor that they used in a run, of the values that a round returns."""
+    kept, patience = [], options.patience
+    while len(kept) < count:
+        runs = one_round()
+        if patience > 0 and any(busy(run) > options.quiet for run in runs.values()):
+            patience -= 1
+        else:
+            kept.append(runs)
+    return kept
+
+
+def need(options, path, build):
+    """Ends with an error if a program was not built."""
+    if not path.is_file():
+        options.error(f"{path} does not exist; build it with `{build}`, or give its path")
+
+
 def median(values):
     values = [value for value in values if value is not None]
     return statistics.median(values) if values else None
@@ -48,6 +104,22 @@ def spread(ratios):
         return min(ratios, default=None), max(ratios, default=None)
     low, _, high = statistics.quantiles(ratios, n=4)
     return low, high
+
+
+def samples(report):
+    """Returns {(variant, depth): {repeat: sample}} of a report of `annulus bench file`."""
+    found = {}
+    for run in report["runs"]:
+        if run["outcome"]["kind"] == "measured":
+            found.setdefault((run["variant"], run["depth"]), {})[run["repeat"]] = run["outcome"]
+    return found
+
+
+def ratio(ours, base, column):
+    """Returns the median of the ratio inside a repeat, and its extremes; `None` without a common repeat."""
+    ratios = [run[column] / base[repeat][column] for repeat, run in ours.items() if repeat in base]
+    return (statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
+
 
 SAMPLE_COLUMNS = (
     "requests_per_s", "p50_us", "p99_us", "p99.9_us", "cpu_us_per_request", "calls_per_request", "client_busy",

@@ -4,7 +4,7 @@
 //!
 //! `annulus-tokio` is Annulus with Tokio's context. `--layers` adds tower middleware. One layer uses Tokio's clock, so
 //! the context is added as well. `--no-timeout` removes the time limit for the head of a request, as in `axum::serve`.
-//! `bench/http` and `bench/axum` compare them on one thread.
+//! `bench/axum` compares them on one thread.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

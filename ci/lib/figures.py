@@ -92,6 +92,29 @@ def need(options, path, build):
         options.error(f"{path} does not exist; build it with `{build}`, or give its path")
 
 
+def wanted(cell):
+    """Returns the targets of a cell."""
+    parts = [f"≥ {cell.least:.2f}"] if cell.least else []
+    parts += [f"p99 ≤ {cell.p99:.2f}"] if cell.p99 else []
+    parts += [f"CPU ≤ {cell.cpu:.2f}"] if cell.cpu else []
+    parts += [f"calls ≤ {cell.calls:.2f}"] if cell.calls else []
+    return ", ".join(parts)
+
+
+def missed(cell, speed, p99, cpu, calls):
+    """Returns the targets that a cell misses: with the ratios of speed, p99 and CPU time, and the calls per request."""
+    said = []
+    if cell.least and (speed is None or speed < cell.least):
+        said.append("no ratio" if speed is None else f"{speed:.2f} < {cell.least:.2f}")
+    if cell.p99 and p99 and p99 > cell.p99:
+        said.append(f"p99 {p99:.2f} > {cell.p99:.2f}")
+    if cell.cpu and cpu and cpu > cell.cpu:
+        said.append(f"CPU {cpu:.2f} > {cell.cpu:.2f}")
+    if cell.calls and calls and calls > cell.calls:
+        said.append(f"{calls:.3f} calls > {cell.calls:.2f}")
+    return said
+
+
 def median(values):
     values = [value for value in values if value is not None]
     return statistics.median(values) if values else None

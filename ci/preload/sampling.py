@@ -10,7 +10,7 @@ from pathlib import Path
 
 import downloads
 import tested
-from figures import median, spread
+from figures import median, missed, spread
 from servers import AGAIN, CEILING, PLAIN, PRELOADED, Missing, Server
 
 COLUMNS = ("requests_per_second", "p50_us", "p99_us", "cpu_us", "thread_us", "calls", "client")
@@ -174,29 +174,13 @@ def row(cell, runs, how=PRELOADED):
         out[f"{name}_ratio_low"], out[f"{name}_ratio_high"] = spread(ratios)
     out["limit_without"] = most([plain["limit"] for plain, _ in pairs])
     out["limit_with"] = most([own["limit"] for _, own in pairs])
-    out["missed"] = missed(cell, out)
+    ratios = (out[f"{name}_ratio"] for name in ("requests_per_second", "p99_us", "cpu_us"))
+    out["missed"] = missed(cell, *ratios, out["calls_with"]) if pairs else ["no pair of runs"]
     return out
 
 
 def most(words):
     return max(set(words), key=words.count) if words else None
-
-
-def missed(cell, out):
-    """Returns the targets that a row misses."""
-    said = []
-    if not out["pairs"]:
-        return ["no pair of runs"]
-    ratio = out["requests_per_second_ratio"]
-    if cell.least and ratio < cell.least:
-        said.append(f"{ratio:.2f} < {cell.least:.2f}")
-    if cell.p99 and out["p99_us_ratio"] > cell.p99:
-        said.append(f"p99 {out['p99_us_ratio']:.2f} > {cell.p99:.2f}")
-    if cell.cpu and out["cpu_us_ratio"] and out["cpu_us_ratio"] > cell.cpu:
-        said.append(f"CPU {out['cpu_us_ratio']:.2f} > {cell.cpu:.2f}")
-    if cell.calls and out["calls_with"] and out["calls_with"] > cell.calls:
-        said.append(f"{out['calls_with']:.3f} calls > {cell.calls:.2f}")
-    return said
 
 
 HEAD = (

@@ -164,8 +164,8 @@ impl Load {
         state.waiters.len() == state.vacant.len()
     }
 
-    /// Sets the outcome, and returns those to wake. `by`: one who waits, is being polled, and looks at the outcome after
-    /// this; a wake would only make its executor poll it once more. The caller holds the lock of the file's loads.
+    /// Sets the outcome, and returns those to wake. `by`: one who waits, is being polled, and looks at the outcome
+    /// next; a wake would only make its executor poll it once more. The caller holds the lock of the file's loads.
     pub(crate) fn finish(&self, outcome: Result<u32, Failure>, by: Option<usize>) -> Vec<Waker> {
         let mut state = lock(&self.state);
         state.outcome = Some(outcome);

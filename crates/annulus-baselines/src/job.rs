@@ -15,7 +15,7 @@ use crate::Failure;
 const THREADS_MAX: usize = 4096;
 
 /// The parameters of one run. The order of the blocks is the worker's choice.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Job {
     /// The files, opened as the job requires: with `O_DIRECT` if `direct`, for writing if `writes`. Never empty. An
     /// operation refers to a file by its index.
@@ -132,8 +132,11 @@ pub trait Worker: Send + 'static {
     /// Takes the result of `op` (a number of bytes, or an error) and the bytes.
     fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, data: &A);
 
-    /// Returns the bytes that a correct response to `op` has, for the variant that does no I/O.
-    fn ideal_result(&self, op: &Op) -> impl Completed + use<Self>;
+    /// Returns the bytes that a correct response to `op` has, for the variant that does no I/O. A worker that does not
+    /// run this variant has none.
+    fn ideal_result(&self, op: &Op) -> impl Completed + use<Self> {
+        let _ = op;
+    }
 
     /// Reports that the variant has made a call that submits or waits. Without these reports, the timeline of the row
     /// has no number of calls.
@@ -164,6 +167,17 @@ impl Completed for [u8] {
         into.clear();
         into.extend_from_slice(self);
         true
+    }
+}
+
+/// No bytes.
+impl Completed for () {
+    fn word(&self, _at: usize) -> u64 {
+        0
+    }
+
+    fn copy_to(&self, _into: &mut Vec<u8>) -> bool {
+        false
     }
 }
 
@@ -242,24 +256,8 @@ mod tests {
 
     fn job() -> Job {
         Job {
-            files: Arc::new([File::open("/dev/null").unwrap()]),
-            direct_files: None,
-            paths: Arc::new([]),
-            whole: false,
-            offset_bytes: 0,
-            size_bytes: 0,
-            block_bytes: 4096,
             depth: 7,
-            threads: None,
-            drivers: None,
-            direct: false,
-            random: true,
-            writes: false,
-            durable: false,
-            cache_bytes: 0,
-            warm: false,
-            resident: false,
-            scan: false,
+            ..Job::default()
         }
     }
 

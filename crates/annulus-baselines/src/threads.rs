@@ -196,18 +196,6 @@ mod tests {
             _data: &A,
         ) {
         }
-        fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {
-            Vec::new()
-        }
-    }
-
-    impl Completed for Vec<u8> {
-        fn word(&self, at: usize) -> u64 {
-            self[..].word(at)
-        }
-        fn copy_to(&self, into: &mut Vec<u8>) -> bool {
-            self[..].copy_to(into)
-        }
     }
 
     impl Bench for Counting {

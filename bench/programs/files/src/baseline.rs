@@ -25,22 +25,6 @@ impl Worker for Reads {
     fn finish<A: Completed + ?Sized>(&mut self, op: Op, result: io::Result<usize>, data: &A) {
         self.0.done(op.offset, result, &data.word(0).to_le_bytes());
     }
-
-    fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {
-        Nothing
-    }
-}
-
-struct Nothing;
-
-impl Completed for Nothing {
-    fn word(&self, _at: usize) -> u64 {
-        0
-    }
-
-    fn copy_to(&self, _into: &mut Vec<u8>) -> bool {
-        false
-    }
 }
 
 impl Bench for Harness {
@@ -61,18 +45,11 @@ pub fn run(load: &Arc<Load>, name: &str) -> io::Result<()> {
     let job = Job {
         size_bytes: file.metadata()?.len(),
         files: Arc::new([file]),
-        direct_files: None,
-        paths: Arc::new([]),
-        offset_bytes: 0,
         block_bytes: load.block_bytes,
         depth: load.depth,
-        threads: None,
-        drivers: None,
         direct: load.cache == Cache::Direct,
         random: true,
-        writes: false,
-        durable: false,
-        whole: false,
+        ..Job::default()
     };
     let all = annulus_baselines::variants::<Harness>();
     let variant = all.iter().find(|variant| variant.name() == name);

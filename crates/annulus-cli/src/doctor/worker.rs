@@ -12,24 +12,14 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Returns the job of a variant.
 pub(crate) fn job(file: File, bytes: u64, depth: usize, direct: bool) -> Job {
     Job {
-        direct_files: None,
-        paths: [].into(),
-        whole: false,
         files: Arc::new([file]),
-        offset_bytes: 0,
         size_bytes: bytes - bytes % BLOCK_BYTES as u64,
         block_bytes: BLOCK_BYTES,
         depth,
         threads: Some(1),
-        drivers: None,
         direct,
         random: true,
-        writes: false,
-        durable: false,
-        cache_bytes: 0,
-        warm: false,
-        resident: false,
-        scan: false,
+        ..Job::default()
     }
 }
 
@@ -136,23 +126,6 @@ impl Worker for TimedWorker {
             Ok(count) => self.wrong = Some(format!("a read of 4096 bytes returned {count}")),
             Err(error) => self.wrong = Some(format!("a read of 4096 bytes failed: {error}")),
         }
-    }
-
-    fn ideal_result(&self, _op: &Op) -> impl Completed + use<> {
-        Nothing
-    }
-}
-
-/// The data of the variant that does no I/O. It is not measured here.
-struct Nothing;
-
-impl Completed for Nothing {
-    fn word(&self, _at: usize) -> u64 {
-        0
-    }
-
-    fn copy_to(&self, _into: &mut Vec<u8>) -> bool {
-        false
     }
 }
 

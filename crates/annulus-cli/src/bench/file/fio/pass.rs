@@ -143,9 +143,6 @@ fn part(job: &Job, clone_files: &CloneFiles, who: Who, seed: u64) -> Result<Part
     Ok(Part {
         job: annulus_baselines::Job {
             files: files::open(job, clone_files)?,
-            direct_files: None,
-            paths: [].into(),
-            whole: false,
             offset_bytes: clone_files.offset,
             size_bytes: clone_files.bytes,
             block_bytes: options.block_most() as usize,
@@ -155,12 +152,8 @@ fn part(job: &Job, clone_files: &CloneFiles, who: Who, seed: u64) -> Result<Part
             direct: options.direct && options.engine != Engine::Mmap,
             random: options.random,
             writes: options.writes(),
-            // The open files already carry the flags for synchronous writes, if any.
-            durable: false,
-            cache_bytes: 0,
-            warm: false,
-            resident: false,
-            scan: false,
+            // The open files already carry the flags for synchronous writes, so `durable` is not set.
+            ..annulus_baselines::Job::default()
         },
         work: work(options, clone_files, seed),
         variant: match who {

@@ -87,6 +87,16 @@ pub struct Ring {
     device_polled: bool,
 }
 
+/// The fastest plain form, which the others vary.
+const BASE: Ring = Ring {
+    name: "base",
+    about: "hand-written ring: registered file and buffers, DEFER_TASKRUN, one enter per batch of completions",
+    setup: Setup::Deferred,
+    submit_policy: SubmitPolicy::Once,
+    registered: Registered::FilesAndBuffers,
+    device_polled: false,
+};
+
 impl Ring {
     /// Returns a ring with the options of a job file.
     pub fn with_options(
@@ -105,72 +115,40 @@ impl Ring {
         }
     }
 
-    fn new(
-        name: &'static str,
-        about: &'static str,
-        setup: Setup,
-        submit_policy: SubmitPolicy,
-        registered: Registered,
-    ) -> Ring {
-        Ring {
-            name,
-            about,
-            setup,
-            submit_policy,
-            registered,
-            device_polled: false,
-        }
-    }
-
     /// Returns the base and its variants, the base first.
-    pub fn variants() -> Vec<Ring> {
-        use Registered::{FilesAndBuffers, Nothing};
-        use Setup::{Deferred, Polled};
-        use SubmitPolicy::{Batch, Every, Once};
-        let ring = Ring::new;
-        vec![
-            ring(
-                "base",
-                "hand-written ring: registered file and buffers, DEFER_TASKRUN, one enter per batch of completions",
-                Deferred,
-                Once,
-                FilesAndBuffers,
-            ),
-            ring(
-                "base-chunk2",
-                "base, submitting every 2 operations while reaping (a ceiling)",
-                Deferred,
-                Every(2),
-                FilesAndBuffers,
-            ),
-            ring(
-                "base-chunk8",
-                "base, submitting every 8 operations while reaping (a ceiling)",
-                Deferred,
-                Every(8),
-                FilesAndBuffers,
-            ),
-            ring(
-                "base-batch",
-                "base, waiting for half the depth, at most 32 (a ceiling)",
-                Deferred,
-                Batch,
-                FilesAndBuffers,
-            ),
-            ring(
-                "base-unregistered",
-                "base without registered file and buffers",
-                Deferred,
-                Once,
-                Nothing,
-            ),
-            ring(
-                "base-sqpoll",
-                "base with a kernel thread that polls the submission queue",
-                Polled,
-                Once,
-                FilesAndBuffers,
-            ),
+    pub fn variants() -> [Ring; 6] {
+        [
+            BASE,
+            Ring {
+                name: "base-chunk2",
+                about: "base, submitting every 2 operations while reaping (a ceiling)",
+                submit_policy: SubmitPolicy::Every(2),
+                ..BASE
+            },
+            Ring {
+                name: "base-chunk8",
+                about: "base, submitting every 8 operations while reaping (a ceiling)",
+                submit_policy: SubmitPolicy::Every(8),
+                ..BASE
+            },
+            Ring {
+                name: "base-batch",
+                about: "base, waiting for half the depth, at most 32 (a ceiling)",
+                submit_policy: SubmitPolicy::Batch,
+                ..BASE
+            },
+            Ring {
+                name: "base-unregistered",
+                about: "base without registered file and buffers",
+                registered: Registered::Nothing,
+                ..BASE
+            },
+            Ring {
+                name: "base-sqpoll",
+                about: "base with a kernel thread that polls the submission queue",
+                setup: Setup::Polled,
+                ..BASE
+            },
         ]
     }
 }
@@ -545,16 +523,30 @@ fn push<L: Worker>(
         let bytes = unsafe { memory.slot(slot) };
         worker.fill(op, &mut bytes[..op.bytes as usize]);
     }
-    let entry = entry(target, at, slot, op);
+    // SAFETY: the entry points to a slot of `block_bytes` bytes that stays mapped until its CQE (see the head of this
+    // file), and to files that the job keeps open.
+    unsafe { push_entry(sq, entry(target, at, slot, op), slot) }
+}
+
+/// Pushes the entry of a slot.
+///
+/// # Safety
+///
+/// All that the entry points to stays valid until its CQE.
+#[inline]
+pub(crate) unsafe fn push_entry(
+    sq: &mut squeue::SubmissionQueue<'_>,
+    entry: squeue::Entry,
+    slot: usize,
+) -> Result<(), Failure> {
     if sq.is_full() {
         sq.sync();
     }
-    // SAFETY: the entry points to a slot of `block_bytes` bytes that stays mapped until its CQE (see the head of this
-    // file), and to files that the job keeps open.
-    unsafe { sq.push(&entry.user_data(slot as u64)) }.map_err(|_| {
-        Failure::Failed(
-            "the submission queue is full although it has an entry per operation".into(),
-        )
+    // SAFETY: the caller guarantees it.
+    let pushed = unsafe { sq.push(&entry.user_data(slot as u64)) };
+    pushed.map_err(|_| {
+        let says = "the submission queue is full although it has an entry per operation";
+        Failure::Failed(says.into())
     })
 }
 

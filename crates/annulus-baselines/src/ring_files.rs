@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::call::whole;
-use crate::ring::{Setup, build, kernel_result, submit_and_wait};
+use crate::ring::{Setup, build, kernel_result, push_entry, submit_and_wait};
 use crate::threads::slept_until_later;
 use crate::{Failure, Job, Memory, Op, Worker};
 
@@ -187,14 +187,9 @@ fn push(
     entry: squeue::Entry,
     index: usize,
 ) -> Result<(), Failure> {
-    if sq.is_full() {
-        sq.sync();
-    }
     // SAFETY: the entry points to a path or a slot that stays until its CQE (see the head of this file), or to a
     // descriptor that its step owns.
-    unsafe { sq.push(&entry.user_data(index as u64)) }.map_err(|_| {
-        Failure::Failed("the submission queue is full although it has an entry per file".into())
-    })
+    unsafe { push_entry(sq, entry, index) }
 }
 
 impl Drop for FilesDriver {

@@ -1,9 +1,11 @@
 //! The handling of listeners that all echo servers share, so that they differ only in the measured parts.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
 
 use socket2::SockRef;
+use tokio::net::TcpStream;
 
 /// Sets TCP_NODELAY on the listener, so that replies are sent without delay. Accepted sockets inherit the option, which
 /// saves a call for each.
@@ -28,4 +30,25 @@ pub(crate) fn accept_failed(error: &io::Error) -> io::Result<()> {
 /// Returns the error with the failed step in its message.
 pub(crate) fn about(doing: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{doing}: {error}"))
+}
+
+/// Serves each connection of `listener` in a task of a Tokio runtime on this thread. Returns only with an error.
+pub(crate) fn serve_in_tasks<F: Future<Output: Send + 'static> + Send + 'static>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> F,
+) -> io::Result<Infallible> {
+    without_delay(&listener)?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(serve(stream))),
+                Err(error) => accept_failed(&error)?,
+            }
+        }
+    })
 }

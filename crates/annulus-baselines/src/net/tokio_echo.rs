@@ -2,12 +2,12 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net;
+use std::net::TcpListener;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
-use super::listening::{accept_failed, without_delay};
+use super::listening::serve_in_tasks;
 
 /// The initial size of a connection's buffer. One page suits small messages and many connections.
 const SMALL_BYTES: usize = 4 * 1024;
@@ -15,21 +15,8 @@ const SMALL_BYTES: usize = 4 * 1024;
 const LARGE_BYTES: usize = 64 * 1024;
 
 /// Serves connections of `listener` on this thread. Returns only with an error.
-pub fn serve(listener: net::TcpListener) -> io::Result<Infallible> {
-    without_delay(&listener)?;
-    listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()?;
-    runtime.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => drop(tokio::spawn(echo(stream))),
-                Err(error) => accept_failed(&error)?,
-            }
-        }
-    })
+pub fn serve(listener: TcpListener) -> io::Result<Infallible> {
+    serve_in_tasks(listener, echo)
 }
 
 /// Echoes until the peer ends the stream or the connection fails. An error ends only this connection.

@@ -35,7 +35,7 @@ pub(crate) use loads::{Cache, Rw};
 pub(crate) use multiget::MultigetArgs;
 pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
-    ResponseLength,
+    ResponseLength, StoreArgs,
 };
 pub(crate) use receive::{ReceiveArgs, ReceiveModeName};
 pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};

@@ -3,11 +3,9 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use super::address::Target;
-use super::keyed::Keys;
-use super::memcached::Memcached;
-use super::plan::{MemcachedCommand, RedisCommand, Workload};
+use super::keyed::{Command, Store};
+use super::plan::{KeySpace, MemcachedCommand, RedisCommand, Workload};
 use super::protocol::Protocol;
-use super::redis::Redis;
 
 /// The number of requests sent before their responses are read.
 const BATCH: u64 = 128;
@@ -16,51 +14,24 @@ const LINE_BYTES_MAX: u64 = 1024;
 /// Stores the value of each key of the workload. Does nothing if the workload has no keys.
 pub fn fill(target: &Target, workload: &Workload) -> io::Result<()> {
     match *workload {
-        Workload::Redis {
-            keys, value_bytes, ..
-        } => {
-            let keys = Keys {
-                count: keys,
-                seed: 0,
-            };
-            let redis = Redis::new(RedisCommand::Set, keys, value_bytes, false);
-            let request = redis.template();
-            each(target, keys, request, b"+OK", |key, request| {
-                redis.write(key, request)
-            })
-        }
-        Workload::Memcached {
-            keys, value_bytes, ..
-        } => {
-            let keys = Keys {
-                count: keys,
-                seed: 0,
-            };
-            let memcached = Memcached::new(MemcachedCommand::Set, keys, value_bytes, false);
-            let request = memcached.template();
-            each(target, keys, request, b"STORED", |key, request| {
-                memcached.write(key, request);
-            })
-        }
+        Workload::Redis(_, space) => each(target, RedisCommand::Set, space, b"+OK"),
+        Workload::Memcached(_, space) => each(target, MemcachedCommand::Set, space, b"STORED"),
         Workload::Echo { .. } | Workload::Http { .. } => Ok(()),
     }
 }
 
-fn each(
-    target: &Target,
-    keys: Keys,
-    mut request: Vec<u8>,
-    done: &[u8],
-    write: impl Fn(u64, &mut [u8]),
-) -> io::Result<()> {
+/// Sends `set` for each key. `done` is the line of its success.
+fn each<C: Command>(target: &Target, set: C, space: KeySpace, done: &[u8]) -> io::Result<()> {
+    let store = Store::of(set, space, 0);
+    let mut request = store.template();
     let mut stream = BufReader::with_capacity(64 << 10, target.connect()?);
     let (mut line, mut next) = (Vec::new(), 0);
-    while next < keys.count {
-        let batch = next..(next + BATCH).min(keys.count);
+    while next < space.keys {
+        let batch = next..(next + BATCH).min(space.keys);
         next = batch.end;
         let mut bytes = Vec::new();
         for key in batch.clone() {
-            write(key, &mut request);
+            store.write(key, &mut request);
             bytes.extend_from_slice(&request);
         }
         stream.get_mut().write_all(&bytes)?;

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::plan::KeySpace;
 use super::protocol::{Completed, Protocol, Step};
 
 /// The number of digits of a key: `key:000000000042`.
@@ -173,6 +174,14 @@ pub(super) struct Reader {
 }
 
 impl<C: Command> Store<C> {
+    pub(super) fn of(command: C, space: KeySpace, seed: u64) -> Store<C> {
+        let keys = Keys {
+            count: space.keys,
+            seed,
+        };
+        Store::new(command, keys, space.value_bytes, space.filled)
+    }
+
     pub(super) fn new(command: C, keys: Keys, value_bytes: usize, filled: bool) -> Store<C> {
         let mut request = command.head(value_bytes);
         let key_at = request.windows(4).position(|bytes| bytes == b"key:");

@@ -1,14 +1,12 @@
 //! Memcached: get and set in the text protocol, and their responses.
 
-use super::keyed::{Command, Expected, KEY_DIGITS, Meaning, Store, unexpected, write_key};
+use super::keyed::{Command, Expected, KEY_DIGITS, Meaning, unexpected, write_key};
 use super::plan::MemcachedCommand;
 use super::protocol::Completed;
 use super::tally::Kind;
 
 /// The response to a get, up to the digits of the key.
 const VALUE: &[u8] = b"VALUE key:";
-
-pub(super) type Memcached = Store<MemcachedCommand>;
 
 impl Command for MemcachedCommand {
     const AFTER_VALUE: Option<&'static [u8]> = Some(b"END");
@@ -60,8 +58,10 @@ impl Command for MemcachedCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::load::keyed::{Keys, Value};
+    use crate::net::load::keyed::{Keys, Store, Value};
     use crate::net::load::protocol::{Protocol, Step, read_in_pieces};
+
+    type Memcached = Store<MemcachedCommand>;
 
     const KEYS: Keys = Keys { count: 10, seed: 1 };
 

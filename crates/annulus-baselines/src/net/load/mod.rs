@@ -27,6 +27,6 @@ mod worker;
 pub use address::Target;
 pub use fill::fill;
 pub use os::{kernel_refuses, raise_open_files};
-pub use plan::{MemcachedCommand, Pace, Plan, RedisCommand, Workload};
+pub use plan::{KeySpace, MemcachedCommand, Pace, Plan, RedisCommand, Workload};
 pub use run::{Live, Moment, run, run_until};
 pub use tally::{Errors, Kind, Outcome};

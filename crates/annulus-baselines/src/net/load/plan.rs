@@ -68,27 +68,20 @@ pub enum Workload {
         compared: u64,
     },
     /// A Redis command on keys such as `key:000000000042`.
-    Redis {
-        /// The command.
-        command: RedisCommand,
-        /// The number of keys.
-        keys: u64,
-        /// The length of a value in bytes. If `filled`, responses to GET are compared with the key's value.
-        value_bytes: usize,
-        /// Each key has its value, because [`super::fill`] ran before.
-        filled: bool,
-    },
+    Redis(RedisCommand, KeySpace),
     /// A memcached command in the text protocol, on the same keys.
-    Memcached {
-        /// The command.
-        command: MemcachedCommand,
-        /// The number of keys.
-        keys: u64,
-        /// The length of a value in bytes; see `Redis`.
-        value_bytes: usize,
-        /// Each key has its value; see `Redis`.
-        filled: bool,
-    },
+    Memcached(MemcachedCommand, KeySpace),
+}
+
+/// The keys of a store, and their values.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySpace {
+    /// The number of keys.
+    pub keys: u64,
+    /// The length of a value in bytes. If `filled`, responses to a get are compared with the key's value.
+    pub value_bytes: usize,
+    /// Each key has its value, because [`super::fill`] ran before.
+    pub filled: bool,
 }
 
 /// A Redis command.

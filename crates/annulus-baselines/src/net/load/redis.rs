@@ -1,11 +1,9 @@
 //! Redis: GET, SET and PING over keys of one length, and their responses (RESP 2).
 
-use super::keyed::{Command, Expected, Meaning, Store, unexpected};
+use super::keyed::{Command, Expected, Meaning, unexpected};
 use super::plan::RedisCommand;
 use super::protocol::Completed;
 use super::tally::Kind;
-
-pub(super) type Redis = Store<RedisCommand>;
 
 impl Command for RedisCommand {
     const AFTER_VALUE: Option<&'static [u8]> = None;
@@ -44,8 +42,10 @@ impl Command for RedisCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::load::keyed::{Keys, Value};
+    use crate::net::load::keyed::{Keys, Store, Value};
     use crate::net::load::protocol::{Protocol, Step, read_in_pieces};
+
+    type Redis = Store<RedisCommand>;
 
     const KEYS: Keys = Keys { count: 10, seed: 1 };
 

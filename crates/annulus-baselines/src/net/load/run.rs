@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::echo::Echo;
 use super::http::Http;
-use super::keyed::Keys;
-use super::memcached::Memcached;
+use super::keyed::Store;
 use super::os;
 use super::plan::{Pace, Plan, Workload};
 use super::protocol::Protocol;
-use super::redis::Redis;
 use super::tally::Outcome;
 use super::worker;
 use crate::Failure;
@@ -161,24 +159,12 @@ pub fn run_until(
                 None => http,
             }
         }),
-        Workload::Redis {
-            command,
-            keys,
-            value_bytes,
-            filled,
-        } => start(plan, stop, on, |seed| {
-            let keys = Keys { count: *keys, seed };
-            Redis::new(*command, keys, *value_bytes, *filled)
-        }),
-        Workload::Memcached {
-            command,
-            keys,
-            value_bytes,
-            filled,
-        } => start(plan, stop, on, |seed| {
-            let keys = Keys { count: *keys, seed };
-            Memcached::new(*command, keys, *value_bytes, *filled)
-        }),
+        Workload::Redis(command, space) => {
+            start(plan, stop, on, |seed| Store::of(*command, *space, seed))
+        }
+        Workload::Memcached(command, space) => {
+            start(plan, stop, on, |seed| Store::of(*command, *space, seed))
+        }
     };
     outcome.map(|mut outcome| {
         outcome.faults = faults(plan, &outcome);

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_baselines::net::load::{MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload};
+use annulus_baselines::net::load::{
+    KeySpace, MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload,
+};
 
 use super::pages::Pages;
 use super::variants::{Variant, variants};
 use crate::args::{
-    BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength,
+    BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength, StoreArgs,
 };
 use crate::bench::machine::allowed_processors;
 use crate::fault::Fault;
@@ -138,8 +140,8 @@ impl Options {
         let mut workload = self.workload.clone();
         match &mut workload {
             Workload::Echo { bytes } => *bytes = cell.size.unwrap_or(1) as usize,
-            Workload::Redis { value_bytes, .. } | Workload::Memcached { value_bytes, .. } => {
-                *value_bytes = cell.size.unwrap_or(0) as usize;
+            Workload::Redis(_, space) | Workload::Memcached(_, space) => {
+                space.value_bytes = cell.size.unwrap_or(0) as usize;
             }
             Workload::Http {
                 host,
@@ -245,16 +247,12 @@ fn protocol(requested: &NetProtocol) -> Result<ProtocolSetup<'_>, Fault> {
             store,
             load,
         } => {
-            let workload = Workload::Redis {
-                command: match command {
-                    RedisName::Get => RedisCommand::Get,
-                    RedisName::Set => RedisCommand::Set,
-                    RedisName::Ping => RedisCommand::Ping,
-                },
-                keys: store.keys,
-                value_bytes: 0,
-                filled: store.fill || store.filled,
+            let command = match command {
+                RedisName::Get => RedisCommand::Get,
+                RedisName::Set => RedisCommand::Set,
+                RedisName::Ping => RedisCommand::Ping,
             };
+            let workload = Workload::Redis(command, key_space(store));
             ("redis", workload, sizes(&store.size, 0)?, load, false)
         }
         NetProtocol::Memcached {
@@ -262,18 +260,23 @@ fn protocol(requested: &NetProtocol) -> Result<ProtocolSetup<'_>, Fault> {
             store,
             load,
         } => {
-            let workload = Workload::Memcached {
-                command: match command {
-                    MemcachedName::Get => MemcachedCommand::Get,
-                    MemcachedName::Set => MemcachedCommand::Set,
-                },
-                keys: store.keys,
-                value_bytes: 0,
-                filled: store.fill || store.filled,
+            let command = match command {
+                MemcachedName::Get => MemcachedCommand::Get,
+                MemcachedName::Set => MemcachedCommand::Set,
             };
+            let workload = Workload::Memcached(command, key_space(store));
             ("memcached", workload, sizes(&store.size, 0)?, load, false)
         }
     })
+}
+
+/// Returns the keys of a store. The length of their values is that of a cell.
+fn key_space(store: &StoreArgs) -> KeySpace {
+    KeySpace {
+        keys: store.keys,
+        value_bytes: 0,
+        filled: store.fill || store.filled,
+    }
 }
 
 /// Returns the HTTP workload for a path, a host, the length of the request's body, and the expected body.

@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
 use super::{assert_counted, assert_good, outcome, plan, serve};
-use crate::net::load::{Kind, MemcachedCommand, Plan, RedisCommand, Target, Workload, fill};
+use crate::net::load::{
+    KeySpace, Kind, MemcachedCommand, Plan, RedisCommand, Target, Workload, fill,
+};
 
 type Map = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 
@@ -93,22 +95,20 @@ fn store(make: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static) -> Target {
     })
 }
 
-fn redis(command: RedisCommand, value_bytes: usize, filled: bool) -> Workload {
-    Workload::Redis {
-        command,
+fn space(value_bytes: usize, filled: bool) -> KeySpace {
+    KeySpace {
         keys: 100,
         value_bytes,
         filled,
     }
 }
 
+fn redis(command: RedisCommand, value_bytes: usize, filled: bool) -> Workload {
+    Workload::Redis(command, space(value_bytes, filled))
+}
+
 fn memcached(command: MemcachedCommand, value_bytes: usize, filled: bool) -> Workload {
-    Workload::Memcached {
-        command,
-        keys: 100,
-        value_bytes,
-        filled,
-    }
+    Workload::Memcached(command, space(value_bytes, filled))
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use maud::{DOCTYPE, Markup, html};
 
 use super::files::machine_facts;
-use super::format::{moment, quoted};
+use super::format::moment;
 use super::model::Comparison;
-use super::page::{html_head, table};
+use super::page::{command, facts_list, html_head, table, table_of, warnings};
 use crate::bench::all::json::{PartReport, Report};
 use crate::bench::numbers::grouped;
 
@@ -49,19 +49,23 @@ pub(super) fn page(report: &Report, comparisons: &[Option<Comparison>]) -> Strin
 }
 
 fn head(report: &Report) -> Markup {
+    let warned = [
+        (
+            report.short,
+            "made with --short: the runs are too short for a conclusion",
+        ),
+        (report.interrupted, "interrupted: parts are missing"),
+    ];
+    let warned = warned.into_iter().filter(|(holds, _)| *holds);
+    let warned: Vec<&str> = warned.map(|(_, text)| text).collect();
     html! {
         header {
             p.brand { "Annulus bench all" }
             h1 { (report.machine.line()) }
             p.when { (moment(report.header.started_unix_s)) ", " (format!("{:.0}", report.seconds)) " s" }
-            @if report.short || report.interrupted {
-                ul.warnings aria-label="Warnings" {
-                    @if report.short { li { strong { "Warning: " } "made with --short: the runs are too short for a conclusion" } }
-                    @if report.interrupted { li { strong { "Warning: " } "interrupted: parts are missing" } }
-                }
-            }
-            pre { code { (report.header.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) } }
-            dl { @for (name, value) in machine_facts(&report.machine) { div { dt { (name) } dd { (value) } } } }
+            (warnings(&warned))
+            (command(&report.header))
+            (facts_list(&machine_facts(&report.machine)))
         }
     }
 }
@@ -136,24 +140,17 @@ fn section(nth: usize, part: &PartReport, comparison: Option<&Comparison>) -> Ma
                 p { (comparison.title) }
                 p.verdict { (comparison.verdict) }
                 p.checks { (comparison.checks) }
-                @if !comparison.warnings.is_empty() {
-                    ul.warnings aria-label="Warnings" {
-                        @for warning in &comparison.warnings { li { strong { "Warning: " } (warning) } }
-                    }
-                }
+                (warnings(&comparison.warnings))
                 @if let Some(reason) = &part.reason { p.remarks { (reason) } }
                 @for group in &comparison.groups {
                     h3 { (group.title) }
-                    @if !group.rows.is_empty() { (table(&group.title, &group.headings, &group.rows)) }
-                    @if !group.remarks.is_empty() {
-                        ul.remarks { @for remark in &group.remarks { li { (remark) } } }
-                    }
+                    (table_of(group))
                 }
                 details {
                     summary { "Command, load and variants" }
-                    pre { code { (comparison.header.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) } }
-                    dl { @for (name, value) in &comparison.load { div { dt { (name) } dd { (value) } } } }
-                    dl { @for (name, about) in &comparison.variants { div { dt { (name) } dd { (about) } } } }
+                    (command(&comparison.header))
+                    (facts_list(&comparison.load))
+                    (facts_list(&comparison.variants))
                 }
             } @else {
                 p.remarks { (part.verdict()) }

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 use sha2::{Digest, Sha256};
 
 use super::compare::{self, Difference};
@@ -11,6 +11,7 @@ use super::heatmap::Scale;
 use super::model::{Comparison, Group, VariantRuns};
 use super::svg::{self, DataRef};
 use super::{curve, guide};
+use crate::bench::output::Header;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -116,11 +117,7 @@ fn head(comparisons: &[Comparison], differences: Option<&[Difference]>) -> Marku
                 @if !comparison.verdict.is_empty() { p.verdict { (comparison.verdict) } }
                 p.checks { (comparison.checks) }
                 p.when { (moment(comparison.header.started_unix_s)) }
-                @if !comparison.warnings.is_empty() {
-                    ul.warnings aria-label="Warnings" {
-                        @for warning in &comparison.warnings { li { strong { "Warning: " } (warning) } }
-                    }
-                }
+                (warnings(&comparison.warnings))
                 @if !comparison.notes.is_empty() {
                     ul.notes aria-label="Notes" { @for note in &comparison.notes { li { (note) } } }
                 }
@@ -164,16 +161,39 @@ fn tables(comparisons: &[Comparison]) -> Markup {
             @for (nth, comparison) in comparisons.iter().enumerate() {
                 @for group in &comparison.groups {
                     (heading(comparisons, nth, group))
-                    @if !group.rows.is_empty() {
-                        (table(&group.title, &group.headings, &group.rows))
-                    }
-                    @if !group.remarks.is_empty() {
-                        ul.remarks { @for remark in &group.remarks { li { (remark) } } }
-                    }
+                    (table_of(group))
                 }
             }
         }
     }
+}
+
+/// Returns the table and the remarks of a group.
+pub(super) fn table_of(group: &Group) -> Markup {
+    html! {
+        @if !group.rows.is_empty() { (table(&group.title, &group.headings, &group.rows)) }
+        @if !group.remarks.is_empty() { ul.remarks { @for remark in &group.remarks { li { (remark) } } } }
+    }
+}
+
+/// Returns a list of warnings, if there are any.
+pub(super) fn warnings<T: Render>(list: &[T]) -> Markup {
+    html! {
+        @if !list.is_empty() {
+            ul.warnings aria-label="Warnings" { @for one in list { li { strong { "Warning: " } (one) } } }
+        }
+    }
+}
+
+/// Returns the command of a run, ready for a shell.
+pub(super) fn command(header: &Header) -> Markup {
+    let words: Vec<String> = header.command.iter().map(|word| quoted(word)).collect();
+    html! { pre { code { (words.join(" ")) } } }
+}
+
+/// Returns a list of names with their values.
+pub(super) fn facts_list<N: Render, V: Render>(facts: &[(N, V)]) -> Markup {
+    html! { dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } }
 }
 
 /// Returns a table that scrolls sideways, also by keyboard, if it is too wide.
@@ -356,23 +376,16 @@ fn side_by_side(first: &Comparison, second: &Comparison, differences: &[Differen
 }
 
 fn facts(comparisons: &[Comparison]) -> Markup {
-    let list = |facts: &[(&str, String)]| {
-        html! { dl { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } }
-    };
     html! {
         section aria-labelledby="machine" {
             h2 id="machine" { "Machine and command" }
             @for (nth, comparison) in comparisons.iter().enumerate() {
                 @if let Some(name) = name(comparisons, nth) { h3 { span.run { (name) } " " (comparison.title) } }
-                pre {
-                    code { (comparison.header.command.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")) }
-                }
+                (command(&comparison.header))
                 div.facts {
-                    div { h3 { "Machine" } (list(&comparison.machine)) }
-                    div { h3 { "Load" } (list(&comparison.load)) }
-                    div { h3 { "Variants" } dl {
-                        @for (name, about) in &comparison.variants { div { dt { (name) } dd { (about) } } }
-                    } }
+                    div { h3 { "Machine" } (facts_list(&comparison.machine)) }
+                    div { h3 { "Load" } (facts_list(&comparison.load)) }
+                    div { h3 { "Variants" } (facts_list(&comparison.variants)) }
                 }
             }
         }

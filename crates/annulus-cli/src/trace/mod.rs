@@ -11,7 +11,7 @@ mod report;
 mod tests;
 mod tracer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::args::TraceArgs;
@@ -58,6 +58,24 @@ impl Trace {
     }
 }
 
+/// Returns the file of the graph of each case and variant; none if no graphs are requested.
+pub(crate) fn files<P>(
+    trace: &Trace,
+    requested: Vec<(P, String)>,
+    label: impl Fn(&P, &str) -> String,
+) -> Result<Vec<(P, String, PathBuf)>, Fault> {
+    let Some(graphs) = &trace.graphs else {
+        return Ok(Vec::new());
+    };
+    let labels: Vec<String> = (requested.iter())
+        .map(|(case, name)| label(case, name))
+        .collect();
+    let files = requested.into_iter().zip(graphs.files(&labels)?);
+    Ok(files
+        .map(|((case, name), file)| (case, name, file))
+        .collect())
+}
+
 /// Counts the calls of this process for a moment, so that a failure shows before the measurement.
 fn may_count() -> Result<(), String> {
     match Counter::by_name(&[std::process::id()]).and_then(Counter::stop) {
@@ -73,7 +91,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Returns the path with `-label` inserted before the extension.
-pub(crate) fn labelled(path: &Path, label: &str) -> std::path::PathBuf {
+pub(crate) fn labelled(path: &Path, label: &str) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push(format!("-{label}"));
     if let Some(ending) = path.extension() {

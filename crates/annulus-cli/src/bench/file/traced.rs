@@ -17,7 +17,7 @@ use super::variant::{self, Side, side};
 use crate::args::FileArgs;
 use crate::bench::progress::Progress;
 use crate::fault::Fault;
-use crate::trace::{AtDepth, Counter, Graphs, RECORDED, Trace, Traced, tables};
+use crate::trace::{AtDepth, Counter, RECORDED, Trace, Traced, files, tables};
 
 /// The first position of these runs; no measured run or warm-up has it.
 const FIRST_POSITION: usize = usize::MAX / 2;
@@ -48,7 +48,7 @@ impl TraceRequest {
             let names = names.filter(|name| named(name));
             requested.extend(names.map(|name| (depth, name.to_string())));
         }
-        let graphs = files(trace.graphs.as_ref(), requested)?;
+        let graphs = files(&trace, requested, |depth, name| format!("{name}-{depth}"))?;
         Ok(TraceRequest { trace, graphs })
     }
 
@@ -169,23 +169,6 @@ impl TracedRun<'_> {
             other => Err(other.reason().unwrap_or_default()),
         })
     }
-}
-
-/// Returns the file of each graph; `requested` has depths and names.
-pub(super) fn files(
-    graphs: Option<&Graphs>,
-    requested: Vec<(usize, String)>,
-) -> Result<Vec<(usize, String, PathBuf)>, Fault> {
-    let Some(graphs) = graphs else {
-        return Ok(Vec::new());
-    };
-    let label = |(depth, name): &(usize, String)| format!("{name}-{depth}");
-    let labels: Vec<String> = requested.iter().map(label).collect();
-    let files = graphs.files(&labels)?;
-    let files = requested.into_iter().zip(files);
-    Ok(files
-        .map(|((depth, name), file)| (depth, name, file))
-        .collect())
 }
 
 pub(super) fn text(traced: &[Traced<AtDepth>]) -> String {

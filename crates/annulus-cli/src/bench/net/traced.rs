@@ -11,8 +11,7 @@ use super::watch::{family, while_loaded};
 use super::{Ready, ready};
 use crate::bench::progress::Progress;
 use crate::fault::Fault;
-use crate::trace::RECORDED;
-use crate::trace::{AtCell, Counter, Traced, tables};
+use crate::trace::{AtCell, Counter, RECORDED, Traced, files, tables};
 
 /// The time before tracing starts, so that the load becomes steady.
 const SETTLING: Duration = Duration::from_millis(100);
@@ -24,24 +23,17 @@ pub(super) struct TraceRequest {
 
 impl TraceRequest {
     pub(super) fn new(options: &Options) -> Result<TraceRequest, Fault> {
-        let Some(graphs) = &options.trace.graphs else {
-            return Ok(TraceRequest { graphs: Vec::new() });
-        };
         let mut requested = Vec::new();
         for cell in options.cells() {
             let names = options.variants.iter().map(Variant::name);
             requested.extend(names.map(|name| (cell, name.to_string())));
         }
-        let label = |(cell, name): &(Cell, String)| match cell.size {
+        let label = |cell: &Cell, name: &str| match cell.size {
             Some(size) if options.sizes.len() > 1 => format!("{name}-{}-{size}", cell.connections),
             _ => format!("{name}-{}", cell.connections),
         };
-        let labels: Vec<String> = requested.iter().map(label).collect();
-        let files = requested.into_iter().zip(graphs.files(&labels)?);
         Ok(TraceRequest {
-            graphs: files
-                .map(|((cell, name), file)| (cell, name, file))
-                .collect(),
+            graphs: files(&options.trace, requested, label)?,
         })
     }
 

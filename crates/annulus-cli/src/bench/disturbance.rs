@@ -53,7 +53,7 @@ pub(crate) fn warning(runs: &[RunShares], remedy: &str) -> Option<String> {
 }
 
 /// Returns the reason why a cell gets no verdict: at least half of its repeats were disturbed.
-pub(crate) fn withheld(runs: &[RunShares], cell: &str) -> Option<String> {
+fn withheld(runs: &[RunShares], cell: &str) -> Option<String> {
     let mut repeats: BTreeMap<usize, bool> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.cell == cell) {
         *repeats.entry(run.repeat).or_default() |= run.is_disturbed();
@@ -72,18 +72,18 @@ pub(crate) fn depth_cell(depth: usize) -> String {
     format!("depth {depth}")
 }
 
-/// Returns the verdict on all depths. A depth whose runs were disturbed gets none; the others have what `clause`
-/// returns.
+/// Returns the verdict on cells with their clauses. A cell whose runs were disturbed gets none.
 pub(crate) fn verdict(
     runs: &[RunShares],
-    depths: &[usize],
-    clause: impl Fn(usize) -> Option<String>,
+    cells: impl Iterator<Item = (String, Option<String>)>,
 ) -> String {
     let (mut clauses, mut withheld_reasons) = (Vec::new(), Vec::new());
-    for &depth in depths {
-        match withheld(runs, &depth_cell(depth)) {
+    for (cell, clause) in cells {
+        match withheld(runs, &cell) {
+            // A cell may have several clauses.
+            Some(why) if withheld_reasons.contains(&why) => {}
             Some(why) => withheld_reasons.push(why),
-            None => clauses.extend(clause(depth)),
+            None => clauses.extend(clause),
         }
     }
     sentence(&clauses, &withheld_reasons)
@@ -91,7 +91,7 @@ pub(crate) fn verdict(
 
 /// Returns the verdict on all cells: a sentence with the clauses, and one with the reasons of the cells without a
 /// clause.
-pub(crate) fn sentence(clauses: &[String], withheld: &[String]) -> String {
+fn sentence(clauses: &[String], withheld: &[String]) -> String {
     let mut text = match (clauses, withheld) {
         ([], []) => return "Verdict: nothing could be compared.".into(),
         ([], _) => String::new(),

@@ -16,7 +16,10 @@ const TAIL_OPS_MIN: u64 = 50_000;
 
 /// Returns the sentence after the tables. A depth whose runs were disturbed gets no verdict.
 pub(crate) fn verdict(runs: &[Run], rows: &[Row<AtDepth>], depths: &[usize]) -> String {
-    disturbance::verdict(&shares(runs), depths, |depth| clause(rows, depth))
+    let cells = depths
+        .iter()
+        .map(|&depth| (disturbance::depth_cell(depth), clause(rows, depth)));
+    disturbance::verdict(&shares(runs), cells)
 }
 
 fn shares(runs: &[Run]) -> Vec<RunShares> {

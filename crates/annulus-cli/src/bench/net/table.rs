@@ -168,18 +168,11 @@ pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
 ///
 /// A cell whose runs were disturbed gets no verdict.
 pub(crate) fn verdict(runs: &[Run], rows: &[Row]) -> String {
-    let shares = shares(runs);
-    let (mut clauses, mut withheld) = (Vec::new(), Vec::new());
-    for row in rows {
-        let Some(clause) = clause(row) else { continue };
-        match disturbance::withheld(&shares, &cell(row.connections, row.size)) {
-            // A cell may have several clauses.
-            Some(why) if withheld.contains(&why) => {}
-            Some(why) => withheld.push(why),
-            None => clauses.push(clause),
-        }
-    }
-    disturbance::sentence(&clauses, &withheld)
+    let cells = rows.iter().filter_map(|row| {
+        let clause = clause(row)?;
+        Some((cell(row.connections, row.size), Some(clause)))
+    });
+    disturbance::verdict(&shares(runs), cells)
 }
 
 fn cell(connections: usize, size: Option<u64>) -> String {

@@ -168,16 +168,8 @@ fn program(
         [own.clone()].into_iter().chain(arguments).collect()
     };
     let serve = |backend: &str| {
-        own_with(&[
-            "serve",
-            "echo",
-            "--addr",
-            "127.0.0.1:0",
-            "--threads",
-            "1",
-            "--backend",
-            backend,
-        ])
+        let line = format!("serve echo --addr 127.0.0.1:0 --threads 1 --backend {backend}");
+        own_with(&line.split(' ').collect::<Vec<_>>())
     };
     match variant {
         Variant::External { .. } => Vec::new(),

@@ -268,17 +268,7 @@ mod tests {
     /// Returns numbers by Zipf's law with exponent 0.99.
     fn zipf(seed: u64) -> impl FnMut() -> u64 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut sum = 0.0;
-        let sums: Vec<f64> = (1..=PAGES)
-            .map(|rank| {
-                sum += (rank as f64).powf(-0.99);
-                sum
-            })
-            .collect();
-        move || {
-            let at = rng.f64() * sum;
-            sums.partition_point(|sum| *sum < at) as u64
-        }
+        annulus_testing::zipf::zipf(PAGES, 0.99, move || rng.f64())
     }
 
     #[test]

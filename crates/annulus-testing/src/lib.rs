@@ -28,6 +28,7 @@ pub mod stress_load;
 pub mod sysctl;
 #[cfg(feature = "annulus")]
 pub mod workload;
+pub mod zipf;
 
 /// The Rust code of a page of the guide as doctests. This crate has the libraries that the page moves from.
 #[cfg(doctest)]

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use annulus::Engine;
 use annulus_pool::PagePool;
+use annulus_testing::zipf::zipf;
 use foyer_memory::{
     Cache, CacheBuilder, CacheProperties, EvictionConfig, FifoConfig, LfuConfig, LruConfig,
     S3FifoConfig, SieveConfig,
@@ -96,22 +97,14 @@ fn row(name: &str, mut share: impl FnMut(usize) -> Result<f64, Fault>) -> Result
 /// Returns the share of hits in the second half of a trace. `read` returns whether a page was in memory.
 fn hits(trace: usize, mut read: impl FnMut(u64) -> Result<bool, Fault>) -> Result<f64, Fault> {
     let mut rng = fastrand::Rng::with_seed(trace as u64);
-    let mut sum = 0.0;
-    let sums: Vec<f64> = (1..=PAGES)
-        .map(|rank| {
-            sum += (rank as f64).powf(-0.99);
-            sum
-        })
-        .collect();
+    let mut points = rng.clone();
+    let mut ranks = zipf(PAGES, 0.99, move || points.f64());
     let (mut counted, mut found) = (0_u64, 0_u64);
     for step in 0..STEPS {
         let (page, counts) = match trace {
             0 => (rng.u64(..PAGES), true),
             2 if step % 2 == 1 => (PAGES + step / 2 % SCANNED, false),
-            1 | 2 => {
-                let at = rng.f64() * sum;
-                (sums.partition_point(|sum| *sum < at) as u64, true)
-            }
+            1 | 2 => (ranks(), true),
             _ => (step % (FRAMES * 5 / 4), true),
         };
         let hit = read(page)?;

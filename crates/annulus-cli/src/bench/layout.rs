@@ -26,8 +26,8 @@ pub(crate) fn write_lines(
     write(out, value, digits, BROKEN_DEPTH)
 }
 
-/// Returns `value` as JSON on one line, without spaces. It is for reports in place of `serde_json::to_string`, for which
-/// the compiler would make the code of all their parts again.
+/// Returns `value` as JSON on one line, without spaces. It is for reports in place of `serde_json::to_string`, for
+/// which the compiler would make the code of all their parts again.
 pub(crate) fn line(value: &impl Serialize) -> serde_json::Result<String> {
     let mut out = Vec::new();
     write(&mut out, value, Digits::All, 0)?;

@@ -1,4 +1,4 @@
-# Sourced by ci/test and ci/long: packages, time limits, logs, and the summary of skipped and flaky tests.
+# Sourced by ci/test and ci/long: packages, time limits, logs, and the summary of skipped tests.
 # shellcheck shell=bash
 
 # The library's test binaries that AddressSanitizer runs in ci/test, beside the unit tests: random operations.
@@ -17,7 +17,7 @@ install_packages() {
         echo "${0#./}: cannot install the packages $*; the tests that need them are skipped" >&2
 }
 
-# SCRIPT FOLDER: checks for a C linker and cargo, and creates the logs of skipped and flaky tests in the folder.
+# SCRIPT FOLDER: checks for a C linker and cargo, and creates the log of skipped tests in the folder.
 prepare() {
     if ! command -v cc >/dev/null; then
         if [ -z "$may_install" ]; then
@@ -36,17 +36,12 @@ prepare() {
         export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
     fi
     mkdir -p "$2"
-    export ANNULUS_SKIP_LOG="$PWD/$2/skips.log" ANNULUS_FLAKY_LOG="$PWD/$2/flaky.log"
+    export ANNULUS_SKIP_LOG="$PWD/$2/skips.log"
     : >"$ANNULUS_SKIP_LOG"
-    : >"$ANNULUS_FLAKY_LOG"
 }
 
-# Prints the flaky and the skipped tests. Returns 1 if a test was skipped and skips are failures.
+# Prints the skipped tests. Returns 1 if a test was skipped and skips are failures.
 summary() {
-    if [ -s "$ANNULUS_FLAKY_LOG" ]; then
-        echo "== $(wc -l <"$ANNULUS_FLAKY_LOG") flaky tests; fix them before the next change:"
-        cat "$ANNULUS_FLAKY_LOG"
-    fi
     if [ ! -s "$ANNULUS_SKIP_LOG" ]; then
         echo "== nothing skipped"
         return

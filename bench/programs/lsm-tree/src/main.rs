@@ -1,7 +1,7 @@
 //! Gets of 64 keys in 64 tables that are not in memory: lsm-tree as published, one after another and on threads, and
 //! lsm-tree with a patch whose batch reads through Annulus.
 //!
-//! Each round opens the tree for every variant, removes its files from the page cache, and gets a random key of
+//! Each round opens the tree again for every variant, removes its files from the page cache, and gets a random key of
 //! each table. Each value is compared with the one that was written.
 
 #![forbid(unsafe_code)]

@@ -19,30 +19,12 @@ pub(crate) enum Digits {
 
 /// Writes `value` as JSON, with one line per element of its lists.
 pub(crate) fn write_lines(
-    out: &mut dyn Write,
+    out: impl Write,
     value: &impl Serialize,
     digits: Digits,
-) -> serde_json::Result<()> {
-    write(out, value, digits, BROKEN_DEPTH)
-}
-
-/// Returns `value` as JSON on one line, without spaces. It is for reports in place of `serde_json::to_string`, for
-/// which the compiler would make the code of all their parts again.
-pub(crate) fn line(value: &impl Serialize) -> serde_json::Result<String> {
-    let mut out = Vec::new();
-    write(&mut out, value, Digits::All, 0)?;
-    String::from_utf8(out).map_err(serde::ser::Error::custom)
-}
-
-fn write(
-    out: &mut dyn Write,
-    value: &impl Serialize,
-    digits: Digits,
-    broken_depth: usize,
 ) -> serde_json::Result<()> {
     let lines = Lines {
         digits,
-        broken_depth,
         depth: 0,
         has_elements: false,
     };
@@ -51,8 +33,6 @@ fn write(
 
 struct Lines {
     digits: Digits,
-    /// Without lines, there are no spaces either.
-    broken_depth: usize,
     depth: usize,
     /// The container that ends next has an element.
     has_elements: bool,
@@ -66,7 +46,7 @@ impl Lines {
     }
 
     fn end(&mut self, out: &mut (impl Write + ?Sized), bracket: &[u8]) -> Result<()> {
-        let broken = self.depth <= self.broken_depth && self.has_elements;
+        let broken = self.depth <= BROKEN_DEPTH && self.has_elements;
         self.depth -= 1;
         self.has_elements = true;
         if broken {
@@ -80,9 +60,9 @@ impl Lines {
         if !first {
             out.write_all(b",")?;
         }
-        match self.depth <= self.broken_depth {
+        match self.depth <= BROKEN_DEPTH {
             true => self.new_line(out),
-            false if first || !named || self.broken_depth == 0 => Ok(()),
+            false if first || !named => Ok(()),
             false => out.write_all(b" "),
         }
     }
@@ -132,7 +112,7 @@ impl Formatter for Lines {
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> Result<()> {
-        out.write_all(if self.broken_depth == 0 { b":" } else { b": " })
+        out.write_all(b": ")
     }
 
     fn end_object_value<W: ?Sized + Write>(&mut self, _out: &mut W) -> Result<()> {
@@ -170,7 +150,6 @@ mod tests {
             "{\n \"notes\": [],\n \"runs\": [\n  {\"ops\": 1234567, \"us\": [30.3515,0.5]},\n  \
              {\"ops\": 2, \"us\": []}\n ]\n}"
         );
-        assert_eq!(line(&report).unwrap(), report.to_string());
         let all = written(&report, Digits::All);
         let back: serde_json::Value = serde_json::from_str(&all).unwrap();
         assert_eq!(back, report);

@@ -10,7 +10,7 @@ mod columns;
 pub(crate) mod disturbance;
 mod early;
 pub(crate) mod file;
-pub(crate) mod layout;
+mod layout;
 pub(crate) mod machine;
 pub(crate) mod multiget;
 pub(crate) mod net;

@@ -5,7 +5,6 @@ use super::model::{Comparison, Embedded, Group};
 use crate::bench::file::fio::report::{JobFacts, OfJob, Report};
 use crate::bench::file::fio::table::COLUMNS;
 use crate::bench::file::stats::Row;
-use crate::bench::layout;
 
 impl Comparison {
     /// Prepares the report on a job file.
@@ -31,7 +30,7 @@ impl Comparison {
             unit: "ops",
             no_calls: None,
             json: Embedded {
-                text: layout::line(report)?,
+                text: serde_json::to_string(report)?,
                 slices: None,
             },
         })

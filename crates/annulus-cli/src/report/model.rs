@@ -2,7 +2,6 @@
 
 use annulus_baselines::slices::SLICES_MAX;
 
-use crate::bench::layout;
 use crate::bench::output::{Figures, Header};
 use crate::bench::spread::Spread;
 use crate::bench::timeline::Timeline;
@@ -125,7 +124,7 @@ impl Group {
 
 /// Formats a report as JSON, with fewer slices per timeline if it exceeds the budget.
 pub(crate) fn embed(report: &impl Figures, budget_bytes: usize) -> serde_json::Result<Embedded> {
-    let (mut text, mut slices) = (layout::line(report)?, None);
+    let (mut text, mut slices) = (serde_json::to_string(report)?, None);
     loop {
         // Half the slices are about half the bytes; a run has no more than SLICES_MAX.
         let halvings = (text.len() / budget_bytes.max(1)).checked_ilog2();
@@ -138,7 +137,7 @@ pub(crate) fn embed(report: &impl Figures, budget_bytes: usize) -> serde_json::R
         for timeline in smaller.timelines().flatten() {
             *timeline = timeline.coarser(next);
         }
-        text = layout::line(&smaller)?;
+        text = serde_json::to_string(&smaller)?;
     }
 }
 

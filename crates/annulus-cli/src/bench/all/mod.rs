@@ -192,15 +192,12 @@ fn part(step: &Step, json: &Path, share: &Share) -> PartReport {
     let read = fs::read(json).ok();
     let _ = fs::remove_file(json);
     if let Some(bytes) = read {
-        // As in `report`, from a value: the compiler would make all the code again for another source.
-        let value = serde_json::from_slice::<serde_json::Value>(&bytes);
-        let parsed = value.and_then(|value| {
-            match step.kind {
-                Kind::Files => part.files = Some(serde_json::from_value(value)?),
-                Kind::Network => part.network = Some(serde_json::from_value(value)?),
+        let parsed = match step.kind {
+            Kind::Files => serde_json::from_slice(&bytes).map(|report| part.files = Some(report)),
+            Kind::Network => {
+                serde_json::from_slice(&bytes).map(|report| part.network = Some(report))
             }
-            Ok(())
-        });
+        };
         part.reason = parsed
             .err()
             .map(|error| format!("FAILED: its JSON cannot be read: {error}"));

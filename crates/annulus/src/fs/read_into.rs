@@ -13,7 +13,7 @@ use crate::driver::{Operation, coop_budget};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
-use crate::sys::call;
+use crate::sys::transfer_call;
 use crate::sys::transfer_flags::RWF_NOWAIT;
 
 /// The future of [`File::read_into`]. Returns the number of bytes. If it is dropped or fails, a part of
@@ -79,7 +79,7 @@ impl<'a> ReadInto<'a> {
         let rest = self.into.get_mut(n..).unwrap_or_default();
         let (fd, offset) = (&self.file.fd, self.offset + n as u64);
         let flags = fd.flags(RWF_NOWAIT);
-        n == 0 || call::pread_into(fd.raw_for_brief_call(), rest, offset, flags) == Ok(0)
+        n == 0 || transfer_call::pread_into(fd.raw_for_brief_call(), rest, offset, flags) == Ok(0)
     }
 
     /// Copies cached data on the calling thread.
@@ -90,7 +90,7 @@ impl<'a> ReadInto<'a> {
         }
         let submitted_ns = self.file.submitter.sample();
         let flags = fd.flags(RWF_NOWAIT);
-        match call::pread_into(fd.raw_for_brief_call(), self.into, self.offset, flags) {
+        match transfer_call::pread_into(fd.raw_for_brief_call(), self.into, self.offset, flags) {
             Ok(n) if n == bytes || self.ends_after(n) => {
                 fd.cached().hit();
                 self.file

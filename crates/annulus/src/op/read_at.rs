@@ -12,9 +12,10 @@ use crate::buf::{Bounce, IoBufMut, ReadTarget, copy_in};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
 use crate::sys::cached::{self, CachedRead, READS_PER_STEP};
-use crate::sys::call::{self, AT_POSITION};
+use crate::sys::call;
 use crate::sys::errno::{EAGAIN, check, count};
 use crate::sys::sqe::{ASYNC, Sqe, opcode};
+use crate::sys::transfer_call::{self, AT_POSITION};
 use crate::sys::transfer_flags::{RWF_NOWAIT, TransferFlags};
 
 /// The largest read that is copied from the page cache on the caller's thread, bytes. The copy takes about 25 µs.
@@ -237,7 +238,7 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
             call::wait_until_readable(self.fd.raw());
         }
         // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
-        unsafe { call::pread(self.fd.raw(), base, bytes, offset, self.flags) }
+        unsafe { transfer_call::pread(self.fd.raw(), base, bytes, offset, self.flags) }
     }
 
     #[inline]
@@ -250,7 +251,7 @@ impl<B: IoBufMut> FileOp for ReadAt<B> {
         loop {
             let (base, bytes, offset) = self.range();
             // SAFETY: Lent: the op owns `bytes` bytes at `base`, and is not touched during the call.
-            let res = unsafe { call::pread(raw, base, bytes, offset, flags) };
+            let res = unsafe { transfer_call::pread(raw, base, bytes, offset, flags) };
             match res {
                 0 => {}
                 res if res > 0 => {
@@ -335,7 +336,7 @@ pub(crate) fn read_cached<B: IoBufMut>(fd: &Fd, reads: &mut [Try<B>], by_ring: b
         for request in requests.iter_mut() {
             // SAFETY: Lent and Open: the buffers and the descriptor are borrowed for the call.
             request.res = unsafe {
-                call::pread(
+                transfer_call::pread(
                     fd.raw(),
                     request.base,
                     request.bytes as usize,

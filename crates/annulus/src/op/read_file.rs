@@ -21,10 +21,11 @@ use super::{
 };
 use crate::fd::{CloseFd, Fd};
 use crate::narrow::to_u32;
-use crate::sys::call::{self, AT_POSITION, O_TO_READ, OpenHow, READ_HERE};
+use crate::sys::call::{self, O_TO_READ, OpenHow, READ_HERE};
 use crate::sys::errno::{EINTR, EIO, ENOENT, ENOMEM, ERESTARTSYS, ESPIPE, check, count};
 use crate::sys::mount::{self, FileSystem, Identity};
 use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::transfer_call::{self, AT_POSITION};
 use crate::sys::transfer_flags::{RWF_NOWAIT, TransferFlags};
 
 /// The buffer of a file whose length is not known, bytes. A file that fills it is left to the caller, who queries its
@@ -188,7 +189,7 @@ impl ReadFile {
         let spare = self.buf.spare_capacity_mut();
         let flags = TransferFlags::new(flags);
         // SAFETY: Lent: `spare` is borrowed for the call, which does not outlast it.
-        unsafe { call::pread(raw, spare.as_mut_ptr().cast(), spare.len(), at, flags) }
+        unsafe { transfer_call::pread(raw, spare.as_mut_ptr().cast(), spare.len(), at, flags) }
     }
 
     /// Makes the requests on the caller's thread, up to the first one that would block.

@@ -15,9 +15,9 @@ use super::{
 use crate::buf::{IoBuf, IoBufMut, ReadTarget};
 use crate::error::{BufError, BufResult};
 use crate::fd::Fd;
-use crate::sys::call::{self, AT_POSITION};
 use crate::sys::errno::{check, count};
 use crate::sys::sqe::{Sqe, opcode};
+use crate::sys::transfer_call::{self, AT_POSITION};
 use crate::sys::transfer_flags::TransferFlags;
 
 /// Writes a buffer of type `B` at an offset; the result is the number of bytes and the buffer.
@@ -83,7 +83,7 @@ impl<B: IoBuf> Direction<Single<B>> for Write {
         flags: TransferFlags,
     ) -> i32 {
         // SAFETY: Lent, Open: the caller upholds the contract of `Direction`.
-        unsafe { call::pwrite(raw, base, bytes, offset, flags) }
+        unsafe { transfer_call::pwrite(raw, base, bytes, offset, flags) }
     }
 
     fn stopped(bytes: usize, want: usize, buf: B) -> BufError<B> {
@@ -101,7 +101,7 @@ impl<B: IoBuf> Direction<Vectors<B>> for Write {
         flags: TransferFlags,
     ) -> i32 {
         // SAFETY: Lent, Open: the caller upholds the contract of `Direction`.
-        unsafe { call::pwritev(raw, vectors.cast(), count, offset, flags) }
+        unsafe { transfer_call::pwritev(raw, vectors.cast(), count, offset, flags) }
     }
 
     fn stopped(bytes: usize, want: usize, bufs: Vec<B>) -> BufError<Vec<B>> {
@@ -119,7 +119,7 @@ impl<B: IoBufMut> Direction<Vectors<B>> for Read {
         flags: TransferFlags,
     ) -> i32 {
         // SAFETY: Lent, Open: the caller upholds the contract of `Direction`.
-        unsafe { call::preadv(raw, vectors.cast(), count, offset, flags) }
+        unsafe { transfer_call::preadv(raw, vectors.cast(), count, offset, flags) }
     }
 
     unsafe fn fill(bufs: &mut Vec<B>, mut bytes: usize) {

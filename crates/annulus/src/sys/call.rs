@@ -18,10 +18,6 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs as rfs;
 use rustix::io::Errno;
 
-use super::errno::{ENOSYS, EOPNOTSUPP};
-use super::sqe::RWF_DSYNC;
-use super::transfer_flags::TransferFlags;
-
 /// `struct iovec`, for the vectored calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -56,152 +52,6 @@ fn res<T: TryInto<i32>>(result: Result<T, Errno>) -> i32 {
 fn unit(result: Result<(), Errno>) -> i32 {
     res(result.map(|()| 0))
 }
-
-/// `preadv2(2)` of one range.
-///
-/// # Safety
-///
-/// Lent: `base` is valid for writes of `bytes` until this returns.
-#[inline]
-pub(crate) unsafe fn pread(
-    fd: RawFd,
-    base: *mut u8,
-    bytes: usize,
-    at: u64,
-    flags: TransferFlags,
-) -> i32 {
-    let iovec = IoVec { base, bytes };
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`; the iovec lives on this stack
-    // for the call.
-    unsafe { preadv(fd, &iovec, 1, at, flags) }
-}
-
-/// `pwritev2(2)` of one range.
-///
-/// # Safety
-///
-/// Lent: `base` is valid for reads of `bytes` until this returns.
-pub(crate) unsafe fn pwrite(
-    fd: RawFd,
-    base: *const u8,
-    bytes: usize,
-    at: u64,
-    flags: TransferFlags,
-) -> i32 {
-    let iovec = IoVec {
-        base: base.cast_mut(),
-        bytes,
-    };
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`; a write only reads through the
-    // pointer.
-    unsafe { pwritev(fd, &iovec, 1, at, flags) }
-}
-
-/// `preadv2(2)`, or `preadv(2)` where that is missing.
-///
-/// # Safety
-///
-/// Lent: the `count` vectors, and what they point to, are valid for writes until this returns.
-#[inline]
-pub(crate) unsafe fn preadv(
-    fd: RawFd,
-    vectors: *const IoVec,
-    count: usize,
-    at: u64,
-    flags: TransferFlags,
-) -> i32 {
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-    unsafe {
-        let res = transfer(libc::SYS_preadv2, fd, vectors, count, at, flags);
-        if res != -ENOSYS {
-            return res;
-        }
-        let calls = [libc::SYS_preadv, libc::SYS_readv];
-        transfer_without_flags(calls, fd, vectors, count, at, flags)
-    }
-}
-
-/// `pwritev2(2)`, or `pwritev(2)` where that is missing.
-///
-/// # Safety
-///
-/// Lent: the `count` vectors, and what they point to, are valid for reads until this returns.
-pub(crate) unsafe fn pwritev(
-    fd: RawFd,
-    vectors: *const IoVec,
-    count: usize,
-    at: u64,
-    flags: TransferFlags,
-) -> i32 {
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-    unsafe {
-        let res = transfer(libc::SYS_pwritev2, fd, vectors, count, at, flags);
-        if res != -ENOSYS {
-            return res;
-        }
-        let calls = [libc::SYS_pwritev, libc::SYS_writev];
-        if !flags.has(RWF_DSYNC) {
-            return transfer_without_flags(calls, fd, vectors, count, at, flags);
-        }
-        let flags = flags.without(RWF_DSYNC);
-        let written = transfer_without_flags(calls, fd, vectors, count, at, flags);
-        if written <= 0 {
-            return written;
-        }
-        match fsync(fd, true) {
-            0 => written,
-            failed => failed,
-        }
-    }
-}
-
-/// # Safety
-///
-/// Lent: as for `preadv` and `pwritev`; `number` is one of the calls that they name.
-#[inline]
-unsafe fn transfer(
-    number: libc::c_long,
-    fd: RawFd,
-    vectors: *const IoVec,
-    count: usize,
-    at: u64,
-    flags: TransferFlags,
-) -> i32 {
-    let at = at.cast_signed();
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`. The kernel takes the offset in two halves; on 64-bit
-    // systems the second one is 0. Calls without an offset or flags ignore these arguments.
-    last(unsafe { libc::syscall(number, fd, vectors, count, at, 0, flags.bits()) })
-}
-
-/// A transfer on a system that has no calls with flags: Linux before 4.6, qemu-user before 8, and filters that do not
-/// know them. `calls` are the one with an offset and the one without. Flags get the answer of a kernel that does not
-/// know them.
-///
-/// # Safety
-///
-/// As for `transfer`.
-#[cold]
-unsafe fn transfer_without_flags(
-    [with_offset, without]: [libc::c_long; 2],
-    fd: RawFd,
-    vectors: *const IoVec,
-    count: usize,
-    at: u64,
-    flags: TransferFlags,
-) -> i32 {
-    let number = match at {
-        AT_POSITION => without,
-        _ => with_offset,
-    };
-    if flags.bits() != 0 {
-        return -EOPNOTSUPP;
-    }
-    // SAFETY: Lent: the caller upholds the contract in `# Safety`.
-    unsafe { transfer(number, fd, vectors, count, at, flags) }
-}
-
-/// The offset of `preadv2` and `pwritev2` that stands for the position of the open file.
-pub(crate) const AT_POSITION: u64 = u64::MAX;
 
 /// Closes a descriptor once. EINTR is not retried: on Linux the descriptor is closed nevertheless.
 ///
@@ -550,18 +400,6 @@ pub(crate) const AT_STATX_DONT_SYNC: u32 = libc::AT_STATX_DONT_SYNC as u32;
 pub(crate) fn empty_statx() -> Statx {
     // SAFETY: Written. `Statx` is plain integers, for which zero bytes are a value.
     unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-/// Reads into `into`. Fails with minus the errno, EAGAIN if the flags have `RWF_NOWAIT` and the read would block.
-pub(crate) fn pread_into(
-    fd: RawFd,
-    into: &mut [u8],
-    at: u64,
-    flags: TransferFlags,
-) -> Result<usize, i32> {
-    // SAFETY: Lent: `into` is borrowed for the call, which does not outlast it.
-    let res = unsafe { pread(fd, into.as_mut_ptr(), into.len(), at, flags) };
-    usize::try_from(res).map_err(|_| res)
 }
 
 /// The access and creation flags of `open(2)`.

@@ -48,6 +48,7 @@ pub(crate) mod sqe;
 pub(crate) mod syscall_probe;
 #[cfg(all(feature = "net", feature = "tokio"))]
 pub(crate) mod timer_fd;
+pub(crate) mod transfer_call;
 pub(crate) mod transfer_flags;
 pub(crate) mod wait_for;
 pub(crate) mod wake;

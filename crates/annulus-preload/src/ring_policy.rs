@@ -17,7 +17,7 @@ static CREDENTIALS_CHANGED: AtomicBool = AtomicBool::new(false);
 /// Remaining checks for a new filter: a thread that sets `no_new_privs` often sets a filter next.
 static FILTER_CHECKS: AtomicU32 = AtomicU32::new(0);
 const FILTER_CHECKS_MAX: u32 = 64;
-/// The filters of the thread that set it last, from before that: inherited, as in a container.
+/// The number of filters that the last such thread had before: those that it inherited, as in a container.
 static FILTERS_BEFORE: AtomicU32 = AtomicU32::new(0);
 /// In place of a count: no ring is created or entered any more.
 const NO_RINGS: u32 = u32::MAX;
@@ -62,8 +62,8 @@ pub(crate) fn count_filters() {
 /// Returns whether the thread has a filter that it did not have before. If the number is unknown, any may be new.
 fn has_new_filter() -> bool {
     let before = FILTERS_BEFORE.load(Ordering::Relaxed);
-    let is_known = |filters| filters <= before;
-    sys::has_filter() && !(before > 0 && ServerRing::filters().is_some_and(is_known))
+    let has_more = || ServerRing::filters().is_none_or(|now| now > before);
+    sys::has_filter() && (before == 0 || has_more())
 }
 
 /// Starts to check for a filter, which the program may be about to set.

@@ -140,7 +140,7 @@ impl Shared {
 
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
-        forked::process() == self.process
+        self.current.load(Ordering::Relaxed) == self.process
     }
 
     /// Returns whether a hit is in the pool's process and executes no fence.

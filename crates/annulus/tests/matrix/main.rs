@@ -127,14 +127,16 @@ impl Cell {
     /// Runs the operation, and again if it had to be pending and was not: a blocking thread may be done before its
     /// result is looked at.
     async fn run_until_used(self) -> Counts {
-        for _ in 0..ATTEMPTS_MAX {
-            let counts = self.clone().run().await;
-            let is_alone = self.operation.on != On::Process;
-            if !(is_alone && self.must_be_used()) || counts.times(self.end) > 0 {
-                return counts;
+        // Of those in other functions, one of all must be.
+        let is_needed = self.operation.on != On::Process && self.must_be_used();
+        let mut counts = self.clone().run().await;
+        for _ in 1..ATTEMPTS_MAX {
+            if !is_needed || counts.times(self.end) > 0 {
+                break;
             }
+            counts = self.clone().run().await;
         }
-        Counts::default()
+        counts
     }
 
     async fn run(self) -> Counts {

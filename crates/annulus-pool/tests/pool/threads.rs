@@ -8,6 +8,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::{OnDisk, PAGE, pool};
 
+/// With two pools, each on an engine of its own, in the same threads.
 #[test]
 fn threads_that_read_beside_eviction_never_see_other_bytes() {
     read_beside_eviction();
@@ -41,21 +42,22 @@ fn a_filter_that_refuses_membarrier_changes_nothing() {
 
 fn read_beside_eviction() {
     let on_disk = Arc::new(OnDisk::new(256 * PAGE));
-    let engine = Engine::new().unwrap();
-    let pool = pool(&engine, 32);
-    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    let pools = [(); 2].map(|()| pool(&Engine::new().unwrap(), 32));
+    let files = pools
+        .each_ref()
+        .map(|pool| pollster::block_on(pool.open(&on_disk.path)).unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     // Hits only: each compares what it finds.
     let readers: Vec<_> = (0..2)
         .map(|seed| {
-            let (file, on_disk, stop) = (file.clone(), Arc::clone(&on_disk), Arc::clone(&stop));
+            let (files, on_disk, stop) = (files.clone(), Arc::clone(&on_disk), Arc::clone(&stop));
             std::thread::spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(seed);
                 let mut found = 0_u64;
                 let mut held = None;
                 while !stop.load(Ordering::Relaxed) {
                     let number = rng.u64(..256);
-                    if let Some(page) = file.try_page(number) {
+                    if let Some(page) = files[rng.usize(..2)].try_page(number) {
                         assert!(*page == *on_disk.page(number), "page {number}");
                         found += 1;
                         held = Some((page, number));
@@ -74,12 +76,12 @@ fn read_beside_eviction() {
         .unwrap();
     let tasks: Vec<_> = (0..16)
         .map(|seed| {
-            let (file, on_disk) = (file.clone(), Arc::clone(&on_disk));
+            let (files, on_disk) = (files.clone(), Arc::clone(&on_disk));
             runtime.spawn(async move {
                 let mut rng = fastrand::Rng::with_seed(seed);
-                for _ in 0..300 {
+                for _ in 0..600 {
                     let number = rng.u64(..256);
-                    let page = file.page(number).await.unwrap();
+                    let page = files[rng.usize(..2)].page(number).await.unwrap();
                     assert!(*page == *on_disk.page(number), "page {number}");
                 }
             })
@@ -95,8 +97,9 @@ fn read_beside_eviction() {
         .into_iter()
         .map(|reader| reader.join().unwrap())
         .sum();
-    let stats = pool.stats();
-    assert!(found > 0 && stats.evicted > 1000, "{found} {stats:?}");
+    let stats = pools.map(|pool| pool.stats());
+    let evicted = stats.each_ref().map(|stats| stats.evicted > 1000);
+    assert!(found > 0 && evicted == [true; 2], "{found} {stats:?}");
 }
 
 #[test]

@@ -459,7 +459,7 @@ fn a_pool_is_filled_to_the_memory_limit_and_evicts_and_a_map_blocks_tokio_tasks(
     let args = |exponent: &[&'static str]| {
         let load = ["--load", "many-files", "--memory", "48M", "--files", "4"];
         let rest = ["--size", "160M", "--repeat", "1", "--depth", "8"];
-        let variants = ["--variants", "pool,pool-tokio,mmap-tokio"];
+        let variants = ["--variants", "pool,pool-tokio,pool-tokio-1,mmap-tokio"];
         let output = ["--json", "report.json", "--replace"];
         [&load[..], &rest, &variants, &output, exponent].concat()
     };
@@ -472,7 +472,7 @@ fn a_pool_is_filled_to_the_memory_limit_and_evicts_and_a_map_blocks_tokio_tasks(
         let text = std::fs::read(workspace.path().join("report.json")).unwrap();
         let outcomes = outcomes(&serde_json::from_slice(&text).unwrap());
         assert_eq!(of(&outcomes, "mmap-tokio").1, "measured", "{outcomes:?}");
-        for name in ["pool", "pool-tokio"] {
+        for name in ["pool", "pool-tokio", "pool-tokio-1"] {
             let (_, kind, outcome) = of(&outcomes, name);
             assert_eq!(kind, "measured", "{outcome}");
             let [hits, misses, evictions] = pool_counts(outcome);

@@ -26,8 +26,8 @@ const FILL: usize = 256;
 enum Host {
     /// Threads, as many as `--threads`, each of which drives a ring.
     Own,
-    /// Tokio's, with a ring on each worker.
-    Tokio,
+    /// This many workers of Tokio, unless `--threads` says another number, with a ring on each.
+    Tokio(usize),
 }
 
 /// A page pool.
@@ -39,7 +39,7 @@ pub(crate) struct Pooled {
 }
 
 impl Pooled {
-    pub(crate) fn variants() -> [Pooled; 2] {
+    pub(crate) fn variants() -> [Pooled; 3] {
         [
             Pooled {
                 name: "pool",
@@ -49,7 +49,12 @@ impl Pooled {
             Pooled {
                 name: "pool-tokio",
                 about: "page pool of Annulus on Tokio (multi_thread, 2 workers), a task per operation in flight",
-                host: Host::Tokio,
+                host: Host::Tokio(WORKERS),
+            },
+            Pooled {
+                name: "pool-tokio-1",
+                about: "page pool of Annulus on Tokio (multi_thread, 1 worker), a task per operation in flight",
+                host: Host::Tokio(1),
             },
         ]
     }
@@ -87,9 +92,9 @@ impl<B: Bench> Variant<B> for Pooled {
                     Ok((own.block_on(pages.tasks(worker, depth))?, 0))
                 })?;
             }
-            Host::Tokio => {
+            Host::Tokio(workers) => {
                 let runtime = Builder::new_multi_thread()
-                    .worker_threads(threads.unwrap_or(WORKERS))
+                    .worker_threads(threads.unwrap_or(workers))
                     .enable_all()
                     .build()
                     .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;

@@ -1,4 +1,4 @@
-//! Reads, writes and listings beside `services-fs`: time and CPU time, each in turns.
+//! Reads, writes and listings beside `services-fs`: time and CPU time, each in turns. Standard error has every run.
 //!
 //! `cargo run --release --manifest-path bench/Cargo.toml -p annulus-opendal --example compare_fs [FOLDER [ROUNDS]]`
 
@@ -254,6 +254,7 @@ async fn main() -> Result<()> {
     println!(
         "| load | services-fs: µs (CPU µs) | ours: µs (CPU µs) | time | CPU time |\n|---|--:|--:|--:|--:|"
     );
+    eprintln!("load\tper\tround\tservice\ttime_us\tcpu_us");
     for (name, of_what, cold, load) in LOADS {
         let mut both = Vec::new();
         // In turns; the first round warms up.
@@ -262,6 +263,9 @@ async fn main() -> Result<()> {
             for turn in [round % 2, 1 - round % 2] {
                 let operator = [&theirs, &ours][turn];
                 figures[turn] = measured(operator, folder.path(), cold, load).await?;
+                let [time, cpu] = figures[turn];
+                let service = ["services-fs", "ours"][turn];
+                eprintln!("{name}\t{of_what}\t{round}\t{service}\t{time:.3}\t{cpu:.3}");
             }
             both.push(figures);
         }

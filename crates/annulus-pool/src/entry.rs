@@ -21,7 +21,7 @@ pub(crate) struct Entry(AtomicU32);
 /// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not in memory. `evicted` is when it was last there, in evictions of the pool; `None` if never.
+    /// Not in memory. `evicted` is when it left the small queue of the policy; `None` if it did not.
     Absent { evicted: Option<u32> },
     /// Being read; the file's list of loads has it.
     Loading,

@@ -280,7 +280,7 @@ impl Shared {
     ) -> Vec<Unlinked> {
         let mut chosen = Vec::new();
         while chosen.len() < wanted {
-            let Some(frame) = queues.next(&self.uses) else {
+            let Some((frame, evicted)) = queues.next(&self.uses) else {
                 break;
             };
             let filled = lock(&self.frames[frame as usize]);
@@ -292,9 +292,7 @@ impl Shared {
                 kept.push(frame);
                 continue;
             };
-            let absent = State::Absent {
-                evicted: Some(queues.evicted()),
-            };
+            let absent = State::Absent { evicted };
             if file.entry(page).change(State::Resident(frame), absent) {
                 let entry = Some((file, page, absent));
                 chosen.push(Unlinked { frame, entry });

@@ -8,7 +8,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::{OnDisk, PAGE, pool};
 
-/// With two pools, each on an engine of its own, in the same threads.
+/// With two pools on two engines, in the same threads.
 #[test]
 fn threads_that_read_beside_eviction_never_see_other_bytes() {
     read_beside_eviction();

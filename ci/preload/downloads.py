@@ -1,6 +1,7 @@
 """The table of tested programs, and its packages: Debian's are installed, others are downloaded into a cache folder."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -13,9 +14,15 @@ from pathlib import Path
 from servers import Missing, program
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / "target/programs"
 TABLE = ROOT / "crates/annulus-cli/src/run/programs.tsv"
 PYTHON = "/usr/bin/python3"
+# The table has the names of x86-64. ci/lib/arm64/run downloads the packages of another processor here.
+MACHINE = os.environ.get("PROGRAMS_MACHINE", platform.machine())
+FOREIGN = MACHINE != platform.machine()
+CACHE = ROOT / "target/programs" / MACHINE
+NAMES = {"bun-linux-x64": "bun-linux-aarch64", "linux-x64": "linux-arm64"} if MACHINE == "aarch64" else {}
+# Options of pip.
+WHEELS = [f"--platform=manylinux{tag}_{MACHINE}" for tag in ("2014", "_2_28", "_2_34") if FOREIGN]
 # Time limit of a download, which a slow registry may need.
 PATIENCE_S = 300
 # The Debian package of each client.
@@ -44,8 +51,15 @@ class Row:
         return self.packages[0].partition(":")[0] if self.packages else None
 
 
+def native(text):
+    """Returns a text of the table with the package names of this processor."""
+    for name, other in NAMES.items():
+        text = text.replace(name, other)
+    return text
+
+
 def table():
-    lines = [line.split("\t") for line in TABLE.read_text().splitlines() if not line.startswith("#")]
+    lines = [line.split("\t") for line in native(TABLE.read_text()).splitlines() if not line.startswith("#")]
     return [
         Row(key, name, version, packages.split(), commands.split(), float(share), ci == "ci", arm64 == "arm64")
         for key, name, version, packages, commands, share, ci, arm64 in lines
@@ -109,14 +123,18 @@ def pypi(wanted, folder):
     version = subprocess.run([PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
                              check=True, capture_output=True, text=True).stdout.strip()
     run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(folder),
-         "--only-binary", ":all:", "--python-version", version, *(f"{name}=={version}" for name, version in wanted)],
+         "--only-binary", ":all:", "--python-version", version, *WHEELS,
+         *(f"{name}=={version}" for name, version in wanted)],
         " ".join(name for name, _ in wanted))
 
 
 def npm(wanted, folder):
     need("npm")
     names = [f"{name}@{version}" for name, version in wanted]
-    run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *names], " ".join(names))
+    # Without it npm refuses a package for another processor.
+    force = ["--force"] if FOREIGN else []
+    run(["npm", "install", "--silent", "--no-audit", "--no-fund", *force, "--prefix", str(folder), *names],
+        " ".join(names))
 
 
 def maven(wanted, folder):

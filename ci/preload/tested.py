@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from clients import Client, Wrong, bulk, command, payload
-from downloads import PYTHON
+from downloads import PYTHON, native
 from servers import PLAIN, Server, free_port, program, write
 
 APPS = Path(__file__).resolve().parent / "apps"
@@ -113,7 +113,7 @@ class Tested(Server):
         return command
 
     def package(self, name, file):
-        return str(self.downloads / "node_modules" / name / file)
+        return str(self.downloads / "node_modules" / native(name) / file)
 
     def java(self, *words):
         """Runs a source file, which the launcher compiles in memory."""

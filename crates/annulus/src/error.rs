@@ -121,7 +121,7 @@ impl fmt::Display for SetupError {
             SetupError::Missing { kernel, hint } => {
                 write!(
                     f,
-                    "no io_uring in this kernel (Linux {kernel}, ENOSYS); {hint}"
+                    "io_uring is missing (ENOSYS, Linux {kernel}); {hint}"
                 )
             }
             SetupError::Refused { by, hint } => write!(f, "io_uring refused by {by}; {hint}"),

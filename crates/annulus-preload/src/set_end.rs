@@ -20,14 +20,20 @@ use crate::unread;
 
 /// Descriptors of a set that other threads have used; above this number, the whole set passes through.
 const FOREIGN_FDS_MAX: u32 = 64;
+/// Such descriptors of a set without any served connection; from this number on, the set passes through. Its waits
+/// would otherwise ask a ring that serves nothing.
+const UNSERVED_FOREIGN_FDS: u32 = 8;
 
 /// Handles a call by a thread that is not the set's owner: hands the connection back.
 pub(crate) fn on_foreign_thread(guard: &mut SetGuard, fd: i32) {
     guard.foreign_fds += 1;
-    if guard.foreign_fds > FOREIGN_FDS_MAX {
-        return pass_through_set(guard, Why::SeveralThreads);
+    if guard.foreign_fds <= FOREIGN_FDS_MAX {
+        hand_back(guard, fd, Why::OtherThread);
     }
-    hand_back(guard, fd, Why::OtherThread);
+    let is_unserved = guard.served == 0 && guard.foreign_fds >= UNSERVED_FOREIGN_FDS;
+    if is_unserved || guard.foreign_fds > FOREIGN_FDS_MAX {
+        pass_through_set(guard, Why::SeveralThreads);
+    }
 }
 
 /// Handles that no ring may be used any more, which was noticed while this set had a ring. After a filter was set, the

@@ -92,6 +92,24 @@ static void another_thread_may_read_and_write(void) {
     elsewhere(&task, read_it);
 }
 
+static void a_set_passes_through_once_other_threads_use_all_its_connections(void) {
+    struct task tasks[8];
+    int set = new_set();
+    for (int i = 0; i < 8; i++) {
+        tasks[i] = (struct task){.set = set, .pair = connected()};
+        add(set, tasks[i].pair.app, EPOLLIN, (uint64_t)i);
+        exchange(set, &tasks[i].pair);
+    }
+    for (int i = 0; i < 8; i++) {
+        peer_send(&tasks[i].pair, "for the other");
+        await_delivery(&tasks[i].pair);
+        print_next(set);
+        elsewhere(&tasks[i], read_it);
+    }
+    for (int i = 0; i < 8; i++)
+        exchange(set, &tasks[i].pair);
+}
+
 /* A ring that took the first connection over could receive bytes behind those that the other thread is reading. */
 static void another_thread_reads_before_there_is_a_ring(void) {
     struct task task = {.set = new_set()};
@@ -636,6 +654,7 @@ static void a_thread_that_reuses_an_id_is_another(void) {
 static const struct app_case cases[] = {
     CASE(another_thread_may_read_and_write, "back:other_thread"),
     CASE(another_thread_reads_before_there_is_a_ring, "back:other_thread"),
+    CASE(a_set_passes_through_once_other_threads_use_all_its_connections, "back:other_thread passed:several_threads"),
     CASE(another_thread_may_wait, "back:several_threads"),
     CASE(a_set_may_be_made_by_one_thread_and_run_by_another, "back:several_threads"),
     CASE(a_write_of_another_leaves_while_the_owner_sleeps, ""),

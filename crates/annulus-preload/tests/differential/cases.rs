@@ -344,6 +344,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
 cases! { THREADS, THREADS_CASES = c("threads"):
     fn another_thread_may_read_and_write;
     fn another_thread_reads_before_there_is_a_ring;
+    fn a_set_passes_through_once_other_threads_use_all_its_connections;
     fn another_thread_may_wait;
     fn a_set_may_be_made_by_one_thread_and_run_by_another;
     fn a_write_of_another_leaves_while_the_owner_sleeps;

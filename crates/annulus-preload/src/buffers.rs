@@ -13,6 +13,7 @@ use annulus::preload::ServerRing;
 
 use crate::arch;
 use crate::errno;
+use crate::mapping;
 
 /// A range of zeroed memory; a forked child has a copy.
 pub(crate) struct Range {
@@ -22,24 +23,8 @@ pub(crate) struct Range {
 
 impl Range {
     pub(crate) fn new(bytes: usize) -> io::Result<Range> {
-        // SAFETY: Owned: a new mapping.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Range {
-            base: base.cast(),
-            bytes,
-        })
+        let base = mapping::map_zeroed(bytes).ok_or_else(io::Error::last_os_error)?;
+        Ok(Range { base, bytes })
     }
 
     /// Returns unused pages to the system, which zeroes them at their next use. Locked memory stays, and so does a part

@@ -14,6 +14,7 @@ use annulus::metrics::layout::preload::Why;
 use crate::connection::Connection;
 use crate::epoll_set::Set;
 use crate::identity;
+use crate::mapping;
 use crate::sys;
 
 /// The kind of file that a number refers to.
@@ -277,7 +278,7 @@ const COUNT_MIN: usize = 1 << 16;
 /// Creates the table, for as many descriptors as the process may ever have.
 pub(crate) fn make() {
     let count = (sys::fd_limits().1 as usize).clamp(COUNT_MIN, COUNT_MAX);
-    if let Some(base) = sys::map_zeroed(count * size_of::<Entry>()) {
+    if let Some(base) = mapping::map_zeroed(count * size_of::<Entry>()) {
         // Zero bytes are valid entries of the kind `Free`, and connections.
         BASE.store(base.cast(), Ordering::Release);
         COUNT.store(count, Ordering::Release);

@@ -36,6 +36,7 @@
 //!   on it; `flush_request` starts it.
 //! - `batching`, `accept_burst`: how long writes are held back, and how long a wait for connections may be.
 //! - `byte_queue`, `buffers`: buffered bytes of one connection; receive buffers and the send arena of a ring.
+//!   `mapping`: memory for these and for tables.
 //! - `program_rings`: rings that the program makes; that of libuv for `epoll_ctl` is refused.
 //! - `classify`, `listeners`, `sockopts`, `sockopt_effects`: which sockets can be served.
 //! - `reserved_fds`, `fd_limit`: descriptors that belong to the library; their release before the program has none
@@ -94,6 +95,7 @@ mod inherited_set;
 mod listeners;
 mod lock;
 mod log;
+mod mapping;
 mod member;
 mod member_list;
 mod outbound;

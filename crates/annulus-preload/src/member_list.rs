@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::sys;
+use crate::mapping;
 
 #[derive(Default)]
 pub(crate) struct MemberList {
@@ -28,7 +28,7 @@ impl MemberList {
     /// Creates the list, for numbers below `count`. `None`: there is no memory.
     pub(crate) fn new(count: usize) -> Option<MemberList> {
         let length = count.div_ceil(64);
-        let words = sys::map_zeroed(length * size_of::<AtomicU64>())?;
+        let words = mapping::map_zeroed(length * size_of::<AtomicU64>())?;
         // SAFETY: Owned: a new mapping of this length, which stays; zero bytes are valid values.
         let words = unsafe { std::slice::from_raw_parts(words.cast_const().cast(), length) };
         Some(MemberList::of(words))

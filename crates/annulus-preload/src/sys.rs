@@ -78,22 +78,6 @@ fn fcntl(fd: i32, command: c_int, value: c_int) -> CallResult {
     numeric(Numeric::Fcntl, fd, command, value)
 }
 
-/// Maps zeroed memory, whose pages are allocated at first use.
-pub(crate) fn map_zeroed(bytes: usize) -> Option<*mut u8> {
-    // SAFETY: Owned: a new mapping.
-    let base = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    (base != libc::MAP_FAILED).then(|| base.cast())
-}
-
 /// Makes the eventfd readable.
 pub(crate) fn wake(fd: i32) {
     let one = 1_u64;

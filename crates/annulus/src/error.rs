@@ -119,10 +119,7 @@ impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SetupError::Missing { kernel, hint } => {
-                write!(
-                    f,
-                    "io_uring is missing (ENOSYS, Linux {kernel}); {hint}"
-                )
+                write!(f, "io_uring is missing (ENOSYS, Linux {kernel}); {hint}")
             }
             SetupError::Refused { by, hint } => write!(f, "io_uring refused by {by}; {hint}"),
             SetupError::TooOld { have, need, what } => {

@@ -20,7 +20,7 @@ const LAYERS: [&str; 10] = [
 
 /// The modules of the preload library, in the same order.
 const PRELOAD_LAYERS: [&str; 10] = [
-    "accept_burst arch batching buffers build_id byte_queue config errno executed raw_libc send_errors sockopt_effects switch_position \
+    "accept_burst arch batching buffers build_id byte_queue config errno executed mapping raw_libc send_errors sockopt_effects switch_position \
      events inbound member outbound token vectors young_set",
     "connection counters identity lock real signals",
     "ctl_request member_list placeholders ring_policy ring_teardown set_members sys",

@@ -336,27 +336,29 @@ mod tests {
     use rustix::io::pread;
 
     const N: usize = 1024;
+    /// The largest page of a kernel that the library supports.
+    const PAGE_BYTES_MAX: u64 = 64 << 10;
     static INSTEAD: [AtomicU64; N] = [const { AtomicU64::new(0) }; N];
 
     #[test]
     fn counters_in_a_file_are_shared_with_its_readers_and_zero_after_clear() {
-        let file = WordFile::new("annulus-test", 3 * 8192, 200).unwrap();
+        let file = WordFile::new("annulus-test", 3 * PAGE_BYTES_MAX, 200).unwrap();
         assert!(
             (200..300).contains(&file.descriptor()),
             "{}",
             file.descriptor()
         );
-        let words = CounterStorage::<N>::of(&file, 8192).unwrap();
+        let words = CounterStorage::<N>::of(&file, PAGE_BYTES_MAX).unwrap();
         words[7].store(5, Ordering::Relaxed);
         let mut read = [0; 8];
-        pread(&*file.file, &mut read, 8192 + 7 * 8).unwrap();
+        pread(&*file.file, &mut read, PAGE_BYTES_MAX + 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(read), 5);
         words.clear();
         assert_eq!(words[7].load(Ordering::Relaxed), 0);
-        pread(&*file.file, &mut read, 8192 + 7 * 8).unwrap();
+        pread(&*file.file, &mut read, PAGE_BYTES_MAX + 7 * 8).unwrap();
         assert_eq!(u64::from_ne_bytes(read), 0);
         assert!(
-            CounterStorage::<N>::of(&file, 3 * 8192).is_err(),
+            CounterStorage::<N>::of(&file, 3 * PAGE_BYTES_MAX).is_err(),
             "there is no more"
         );
         assert!(ftruncate(&*file.file, 4096).is_err(), "its size is sealed");

@@ -15,9 +15,10 @@ const GIB: usize = 1 << 30;
 
 /// Leaves this process `more_bytes` of address space more than it has.
 fn limit_memory(more_bytes: usize) {
-    let pages = fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    let bytes = pages * 4096 + more_bytes as u64;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let (_, size) = status.split_once("VmSize:").unwrap();
+    let kib: u64 = size.split_whitespace().next().unwrap().parse().unwrap();
+    let bytes = (kib << 10) + more_bytes as u64;
     let limit = libc::rlimit {
         rlim_cur: bytes,
         rlim_max: libc::RLIM_INFINITY,

@@ -13,9 +13,6 @@ use crate::fixtures::uncache;
 /// The number of attempts to drop a page before it counts as permanent.
 const ATTEMPTS: u32 = 2000;
 
-/// A page of every kernel that the tests run on; on others, the count of pages is too low.
-const PAGE_BYTES: usize = 4096;
-
 /// A mapping of the start of a file.
 struct Mapping {
     base: NonNull<libc::c_void>,
@@ -47,13 +44,15 @@ impl Mapping {
         Mapping { base, bytes }
     }
 
-    /// Returns the number of its pages that are in the page cache.
-    fn resident_pages(&self) -> usize {
-        let mut pages = vec![0; self.bytes.div_ceil(PAGE_BYTES)];
+    /// Returns how many bytes of its pages are in the page cache.
+    fn resident_bytes(&self) -> usize {
+        // SAFETY: only a number is passed.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let mut pages = vec![0; self.bytes.div_ceil(page_bytes)];
         // SAFETY: the pages of the mapping, and a byte for the result of each.
         let status = unsafe { libc::mincore(self.base.as_ptr(), self.bytes, pages.as_mut_ptr()) };
         assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
-        pages.iter().filter(|&page| page & 1 == 1).count()
+        pages.iter().filter(|&page| page & 1 == 1).count() * page_bytes
     }
 }
 
@@ -89,9 +88,9 @@ pub(crate) fn reads_cached_without_waiting(path: &Path) -> bool {
     read != Err(rustix::io::Errno::OPNOTSUPP)
 }
 
-/// Returns how many of the first pages of a file are in the page cache.
-pub(crate) fn resident_pages(path: &Path, bytes: usize) -> usize {
-    Mapping::new(path, bytes, 0).resident_pages()
+/// Returns how many bytes of the first pages of a file are in the page cache.
+pub(crate) fn resident_bytes(path: &Path, bytes: usize) -> usize {
+    Mapping::new(path, bytes, 0).resident_bytes()
 }
 
 /// Drops a file from the page cache until its first `bytes` bytes are gone. The kernel keeps a page that is still
@@ -101,7 +100,7 @@ pub(crate) async fn uncache_surely(file: &annulus::File, path: &Path, bytes: usi
     let mapping = Mapping::new(path, bytes, 0);
     for attempt in 0..ATTEMPTS {
         uncache(file).await;
-        if mapping.resident_pages() == 0 {
+        if mapping.resident_bytes() == 0 {
             return true;
         }
         if attempt > 10 {

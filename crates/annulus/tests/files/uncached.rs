@@ -11,26 +11,25 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fixtures::{Fixture, bytes, for_each_backend};
-use crate::page_cache::{resident_pages, uncache_surely};
+use crate::page_cache::{resident_bytes, uncache_surely};
 use crate::wait::eventually_on;
 
 const BYTES: usize = 1 << 20;
 const PART: usize = 32 << 10;
-const PAGES: usize = BYTES / 4096;
-const FEW: usize = PAGES / 16;
-const MANY: usize = PAGES - FEW;
+const FEW: usize = BYTES / 16;
+const MANY: usize = BYTES - FEW;
 
-/// Operations that read the file, and how many pages they may leave. Where reads are in flight together, the kernel may
+/// Operations that read the file, and how many bytes they may leave. Where reads are in flight together, the kernel may
 /// read ahead for one of them what another has read and dropped before.
 const READS: [(&str, usize); 8] = [
     ("read_at", FEW),
     ("read_into", FEW),
     ("vectored", FEW),
     ("arena", FEW),
-    ("many", PAGES / 2),
-    ("merged", PAGES / 2),
-    ("load", PAGES / 2),
-    ("cursor", PAGES / 2),
+    ("many", BYTES / 2),
+    ("merged", BYTES / 2),
+    ("load", BYTES / 2),
+    ("cursor", BYTES / 2),
 ];
 const WRITES: [&str; 4] = ["write_all_at", "durable", "vectored", "cursor"];
 
@@ -156,16 +155,16 @@ fn uncached_reads_leave_no_pages_in_the_page_cache_and_ordinary_reads_do() {
             for (file, is_uncached) in [(&ordinary, false), (&uncached, true)] {
                 assert!(uncache_surely(file, &path, BYTES).await);
                 let bytes = read(&fixture.engine, file, operation).await.unwrap();
-                let pages = resident_pages(&path, BYTES);
+                let left = resident_bytes(&path, BYTES);
                 assert!(bytes == contents, "{operation} {is_uncached}");
                 let is_right = if is_uncached {
-                    pages <= few
+                    left <= few
                 } else {
-                    pages >= MANY
+                    left >= MANY
                 };
                 assert!(
                     is_right,
-                    "{operation}, uncached {is_uncached}: {pages} of {PAGES} pages"
+                    "{operation}, uncached {is_uncached}: {left} of {BYTES} bytes"
                 );
             }
         }
@@ -183,8 +182,8 @@ fn uncached_reads_use_the_pages_that_are_there_and_leave_them() {
         for (operation, _) in READS.iter().filter(|_| fixture.is_real()) {
             let read = read(&fixture.engine, &uncached, operation).await.unwrap();
             assert!(read == contents, "{operation}");
-            let pages = resident_pages(&fixture.path("f"), BYTES);
-            assert!(pages >= MANY, "{operation}: {pages} of {PAGES} pages");
+            let left = resident_bytes(&fixture.path("f"), BYTES);
+            assert!(left >= MANY, "{operation}: {left} of {BYTES} bytes");
         }
     });
 }
@@ -205,7 +204,7 @@ fn uncached_writes_of_new_files_leave_no_pages_once_they_are_on_the_disk() {
             }
             file.sync_all().await.unwrap();
             let what = format!("the pages of {operation} are dropped");
-            let is_dropped = || resident_pages(&path, BYTES) <= FEW;
+            let is_dropped = || resident_bytes(&path, BYTES) <= FEW;
             eventually_on(fixture, &what, is_dropped).await;
             assert!(std::fs::read(&path).unwrap() == contents);
             assert_eq!(file.uncached_support(), Ok(()));

@@ -50,10 +50,11 @@ fn a_full_pipe_is_writable_when_it_has_been_read() {
         let (mut reader, mut writer) = std::io::pipe().unwrap();
         let watched = Descriptor::new(writer.try_clone().unwrap()).unwrap();
         watched.writable().await.unwrap();
-        writer.write_all(&[7; 1 << 16]).unwrap();
+        let bytes = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+        writer.write_all(&vec![7; bytes]).unwrap();
         let waited = timeout(Duration::from_millis(5), watched.writable()).await;
         assert!(waited.is_err(), "it is full");
-        reader.read_exact(&mut [0; 1 << 16]).unwrap();
+        reader.read_exact(&mut vec![0; bytes]).unwrap();
         watched.writable().await.unwrap();
     });
 }

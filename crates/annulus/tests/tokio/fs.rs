@@ -653,6 +653,10 @@ fn calls_on_cached_paths_use_the_calling_thread_from_the_first_on() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().canonicalize().unwrap().join("f");
         std_fs::write(&path, "0123").unwrap();
+        // Where pages are larger than blocks, the page has only the block that was written, until a read needs more.
+        // Until then a longer read that must not block fails.
+        let file = std_fs::File::open(&path).unwrap();
+        assert_eq!(file.read_at(&mut vec![0; 128 << 10], 0).unwrap(), 4);
         // Puts it into the cache of paths.
         let missing = path.with_file_name("missing");
         assert!(!missing.exists());

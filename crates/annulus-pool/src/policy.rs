@@ -126,7 +126,7 @@ impl Queues {
             let used = uses.get(ticket.frame);
             if used == 0 {
                 self.remove(ticket.frame);
-                self.small_gone = self.small_gone.wrapping_add(u32::from(of_small)) & TIME_MASK;
+                self.small_gone = self.small_gone.wrapping_add(u32::from(of_small));
                 return Some((ticket.frame, of_small.then_some(self.small_gone)));
             }
             uses.set(ticket.frame, if of_small { 0 } else { used - 1 });
@@ -160,7 +160,7 @@ impl Queues {
     }
 }
 
-/// Times have 31 bits.
+/// The bits of a time that an entry of the table keeps.
 const TIME_MASK: u32 = 0x7fff_ffff;
 
 #[cfg(test)]

@@ -235,25 +235,25 @@ fn compare(args: &Args) -> Result<(), Error> {
         // The first round does not count.
         for round in 0..=rounds {
             let keys = load.keys(round);
+            let mut costs = Vec::new();
             for variant in order(VARIANTS.len(), round) {
                 let cost = run(variant, &load, &trees, &keys, &engine, &driver)?;
-                if round > 0 {
-                    report.add(Run {
-                        load: name.clone(),
-                        round,
-                        variant: VARIANTS[variant].to_owned(),
-                        operations: TABLES as u64,
-                        cost,
-                    });
-                }
+                costs.push((VARIANTS[variant], TABLES as u64, cost));
             }
-            let cost = runtime.block_on(drive.read(reads, block_bytes))?;
-            if round > 0 {
+            costs.push((
+                DRIVE,
+                reads,
+                runtime.block_on(drive.read(reads, block_bytes))?,
+            ));
+            if round == 0 {
+                continue;
+            }
+            for (variant, operations, cost) in costs {
                 report.add(Run {
                     load: name.clone(),
                     round,
-                    variant: DRIVE.to_owned(),
-                    operations: reads,
+                    variant: variant.to_owned(),
+                    operations,
                     cost,
                 });
             }

@@ -23,11 +23,11 @@ use tpchgen_arrow::{
 
 use crate::{Error, text_of};
 
-pub(crate) const TPCH_TABLES: [&str; 8] = [
+const TPCH_TABLES: [&str; 8] = [
     "customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier",
 ];
 /// Row groups of the wide table.
-pub(crate) const ROW_GROUPS: usize = 10_000;
+pub const ROW_GROUPS: usize = 10_000;
 /// Row groups of a file of the wide table. The metadata of all in one file would have 100 MB.
 const ROW_GROUPS_OF_FILE: usize = 100;
 /// Rows of a row group: a column of it has 4,000 bytes.
@@ -57,7 +57,11 @@ where
 }
 
 /// Returns a folder with the tables of TPC-H as Parquet files.
-pub(crate) async fn tpch(dir: &Path, scale: f64) -> Result<PathBuf, Error> {
+///
+/// # Errors
+///
+/// Fails if a file cannot be written.
+pub async fn tpch(dir: &Path, scale: f64) -> Result<PathBuf, Error> {
     once(dir.join(format!("tpch-{scale}")), async |folder| {
         let mut tables = Vec::new();
         for table in TPCH_TABLES {
@@ -72,6 +76,22 @@ pub(crate) async fn tpch(dir: &Path, scale: f64) -> Result<PathBuf, Error> {
         Ok(())
     })
     .await
+}
+
+/// Registers the tables of TPC-H in a context.
+///
+/// # Errors
+///
+/// Fails if a file cannot be read.
+pub async fn register_tpch(context: &SessionContext, folder: &Path) -> Result<(), Error> {
+    for table in TPCH_TABLES {
+        let path = folder.join(format!("{table}.parquet"));
+        let options = ParquetReadOptions::default();
+        context
+            .register_parquet(table, text_of(&path)?, options)
+            .await?;
+    }
+    Ok(())
 }
 
 fn write_table(table: &str, scale: f64, path: &Path) -> Result<(), Error> {
@@ -129,7 +149,11 @@ fn write(
 
 /// Returns a folder with the wide table. The column `tag` has one value per row group, from 0 to `groups` - 1; the row
 /// groups with the lowest tags are spread over all files. Only `tag` has statistics, as a scan looks at no others.
-pub(crate) async fn wide(dir: &Path, groups: usize) -> Result<PathBuf, Error> {
+///
+/// # Errors
+///
+/// Fails if a file cannot be written.
+pub async fn wide(dir: &Path, groups: usize) -> Result<PathBuf, Error> {
     once(dir.join(format!("wide-{groups}")), async |folder| {
         let mut files = Vec::new();
         for file in 0..groups / ROW_GROUPS_OF_FILE {
@@ -185,7 +209,11 @@ fn write_wide(file: usize, groups: usize, path: &Path) -> Result<(), Error> {
 }
 
 /// Returns a folder with the orders of TPC-H as CSV and as JSON with a line per row.
-pub(crate) async fn text(dir: &Path, scale: f64, tpch: &Path) -> Result<PathBuf, Error> {
+///
+/// # Errors
+///
+/// Fails if a file cannot be written.
+pub async fn text(dir: &Path, scale: f64, tpch: &Path) -> Result<PathBuf, Error> {
     once(dir.join(format!("text-{scale}")), async |folder| {
         let context = SessionContext::new();
         let orders = tpch.join("orders.parquet");

@@ -7,21 +7,18 @@
 #![forbid(unsafe_code)]
 
 mod as_file;
-mod data;
-mod queries;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use annulus_datafusion::{Error, data, queries, rows, text_of};
 use annulus_measure::{
     Cost, Drive, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache,
 };
 use annulus_object_store::v0_13::LocalFileSystem;
 use clap::{Parser, ValueEnum};
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{
     CsvReadOptions, JsonReadOptions, ParquetReadOptions, SessionConfig, SessionContext,
@@ -29,8 +26,6 @@ use datafusion::prelude::{
 use url::Url;
 
 use as_file::AsFile;
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const LOCAL: &str = "LocalFileSystem";
 const ANNULUS: &str = "annulus";
@@ -179,22 +174,10 @@ fn contexts(config: &SessionConfig, as_file: bool) -> Result<Vec<Variant>, Error
     Ok(variants)
 }
 
-fn text_of(path: &Path) -> Result<&str, Error> {
-    path.to_str()
-        .ok_or_else(|| format!("{} is not UTF-8; choose another --dir", path.display()).into())
-}
-
 async fn run_tpch(tpch: &Path, args: &Args, report: &mut Report) -> Result<String, Error> {
     let variants = contexts(&SessionConfig::new(), false)?;
     for variant in &variants {
-        for table in data::TPCH_TABLES {
-            let path = tpch.join(format!("{table}.parquet"));
-            let options = ParquetReadOptions::default();
-            variant
-                .context
-                .register_parquet(table, text_of(&path)?, options)
-                .await?;
-        }
+        data::register_tpch(&variant.context, tpch).await?;
     }
     let mut loads = Vec::new();
     for (number, sql) in queries::TPCH {
@@ -365,24 +348,4 @@ fn add(report: &mut Report, query: &Query, round: usize, variant: &str, cost: Co
         operations: 1,
         cost,
     });
-}
-
-/// Returns the rows of an answer as text, sorted, as the order of equal rows is not defined.
-fn rows(batches: &[RecordBatch]) -> Result<Vec<String>, Error> {
-    let mut rows = Vec::new();
-    for batch in batches {
-        let options = FormatOptions::default().with_null("NULL");
-        let columns: Vec<ArrayFormatter<'_>> = (batch.columns().iter())
-            .map(|column| ArrayFormatter::try_new(column, &options))
-            .collect::<Result<_, _>>()?;
-        for row in 0..batch.num_rows() {
-            let values: Vec<String> = columns
-                .iter()
-                .map(|column| column.value(row).try_to_string())
-                .collect::<Result<_, _>>()?;
-            rows.push(values.join("|"));
-        }
-    }
-    rows.sort_unstable();
-    Ok(rows)
 }

@@ -1,7 +1,7 @@
 //! The 22 queries of TPC-H, with the specification's parameters for validation.
 
 /// The number and the text of each query.
-pub(crate) const TPCH: [(u32, &str); 22] = [
+pub const TPCH: [(u32, &str); 22] = [
     (1, "
 SELECT l_returnflag, l_linestatus, sum(l_quantity) AS sum_qty, sum(l_extendedprice) AS sum_base_price,
     sum(l_extendedprice * (1 - l_discount)) AS sum_disc_price,

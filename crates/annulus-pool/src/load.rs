@@ -16,7 +16,7 @@ type Reading = Pin<Box<dyn Future<Output = io::Result<ArenaBuf>> + Send>>;
 pub(crate) struct Load {
     /// False if the load began by waiting for a frame.
     pub(crate) has_frame: bool,
-    /// What [`Queues::next`](crate::policy::Queues::next) returned when the page was last in memory.
+    /// The result of [`Queues::next`](crate::policy::Queues::next) when the page was last in memory.
     pub(crate) evicted: Option<u32>,
     /// The frame and the read; `None` once it is done.
     reading: OneAtATime<Option<Reading>>,

@@ -1,7 +1,8 @@
 //! A cluster on loopback: a scheduler and two executors, each a process of this program. A process ends when its
 //! standard input does, so none outlives the program that started it.
 
-use std::io::{BufRead, BufReader};
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -77,8 +78,13 @@ pub(crate) async fn serve(role: Role) -> Result<(), Error> {
     }
     let total = annulus::metrics::snapshot().total();
     let reads = total.operation("read_at");
-    println!("{}", reads.map_or(0, |reads| reads.completed));
+    tell(reads.map_or(0, |reads| reads.completed));
     Ok(())
+}
+
+/// Tells the program that started this process, unless that has ended.
+fn tell(line: impl Display) {
+    drop(writeln!(std::io::stdout(), "{line}"));
 }
 
 async fn schedule(store: String) -> Result<(), Error> {
@@ -97,7 +103,7 @@ async fn schedule(store: String) -> Result<(), Error> {
     let cluster = BallistaCluster::new_from_config(&config).await?;
     let config = Arc::new(config);
     let scheduler = create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(cluster, config).await?;
-    println!("{port}");
+    tell(port);
     Ok(start_grpc_service_with_listener(listener, scheduler).await?)
 }
 
@@ -126,7 +132,7 @@ async fn execute(store: String, scheduler_port: u16, folder: String) -> Result<(
         while !health.is_ready() {
             tokio::time::sleep(Duration::from_millis(LOOK_MS)).await;
         }
-        println!("ready");
+        tell("ready");
     });
     Ok(start_executor_process(Arc::new(config)).await?)
 }

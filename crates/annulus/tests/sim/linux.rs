@@ -331,6 +331,18 @@ fn attribute(rng: &mut Rng) -> &'static str {
     ATTRIBUTES[rng.below(ATTRIBUTES.len() as u64) as usize]
 }
 
+impl Step {
+    fn has_empty_attribute(&self) -> bool {
+        let (Step::GetXattr { attribute, .. }
+        | Step::SetXattr { attribute, .. }
+        | Step::RemoveXattr { attribute, .. }) = self
+        else {
+            return false;
+        };
+        attribute.is_empty()
+    }
+}
+
 fn step_on_attributes(rng: &mut Rng, file: u64, name: &'static str) -> Step {
     let attribute = attribute(rng);
     // The attributes of a file fit into a block of ext4, and some do not fit into the library's first buffer.
@@ -790,6 +802,11 @@ fn the_simulated_file_system_behaves_like_linux() {
                 let step = step(&mut rng);
                 let expected = pollster::block_on(linux.run(&step));
                 let found = simulated.run(&step).await;
+                // Before Linux 6.13 the lookup of the path came before the name of the attribute.
+                let old_order = expected.starts_with("errno ") && found == "errno 34";
+                if old_order && step.has_empty_attribute() {
+                    continue;
+                }
                 assert_eq!(
                     found, expected,
                     "step {number}, {step:?}: simulated, and Linux's"

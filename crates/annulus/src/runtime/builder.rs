@@ -286,6 +286,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Sets the newest set-up mode of the cores' rings to try; [`SetupMode::Deferred`] by default. io_uring only.
+    ///
+    /// Cores with [their own Tokio runtime](RuntimeBuilder::with_tokio) use [`SetupMode::Cooperative`] if the kernel
+    /// announces deferred work late (docs/reference/kernels.md).
+    pub fn setup_mode(mut self, setup_mode: SetupMode) -> Self {
+        self.options.setup_mode = setup_mode;
+        self
+    }
+
     /// Gives each core the context of an existing Tokio runtime instead of [its own](RuntimeBuilder::with_tokio). Tasks
     /// of `tokio::spawn` then run on the threads of that runtime, and each wake-up between them and a core costs a
     /// system call if the woken thread sleeps.
@@ -319,6 +328,8 @@ impl RuntimeBuilder {
         let cq_entries = self.options.sq_entries.saturating_mul(CQ_PER_SQ);
         CoreConfig {
             ring: self.options.ring(cq_entries.max(CQ_ENTRIES)),
+            #[cfg(feature = "tokio")]
+            may_sleep_outside: matches!(self.tokio, TokioChoice::Own),
             group: self.group,
             limits: self.options.limits,
             tuning: Tuning {

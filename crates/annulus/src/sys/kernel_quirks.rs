@@ -19,6 +19,8 @@ use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::io::Errno;
 
 use super::call::{borrow_fd, timespec};
+#[cfg(all(feature = "net", feature = "tokio"))]
+use super::filter_probe;
 use super::probe::read_text;
 use super::sqe::POLL_READ;
 use super::wake::EventFd;
@@ -120,14 +122,30 @@ fn falls_asleep(stat: &str) -> bool {
     false
 }
 
+/// Kernels from late 2026 on write the eventfd after an RCU grace period, which may be longer than the time.
 pub(super) fn deferred_eventfd() -> QuirkResult {
+    eventfd_is_written(NOTICE_MS).map(Some)
+}
+
+/// Returns whether the registered eventfd of a ring is written within the time after the ring has deferred work. A time
+/// of 0 is enough for kernels that write it where they queue the work.
+fn eventfd_is_written(milliseconds: u64) -> io::Result<bool> {
     let (mut sender, socket) = UnixStream::pair()?;
     let eventfd = EventFd::new()?;
     let mut ring = deferred()?;
     ring.submitter().register_eventfd(eventfd.raw())?;
     watch(&mut ring, &socket)?;
     sender.write_all(&[1])?;
-    becomes_readable(borrow_fd(eventfd.raw()), NOTICE_MS).map(Some)
+    becomes_readable(borrow_fd(eventfd.raw()), milliseconds)
+}
+
+/// Returns whether the kernel writes the registered eventfd of a ring with deferred task work later, or perhaps never
+/// (trap 68). Also `true` if that can't be found out.
+#[cfg(all(feature = "net", feature = "tokio"))]
+pub(crate) fn eventfd_is_late() -> bool {
+    static IS_LATE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS_LATE
+        .get_or_init(|| filter_probe::check().is_err() || !eventfd_is_written(0).unwrap_or(false))
 }
 
 /// Produces twice as many completions as the queue holds, and counts those that are delivered.

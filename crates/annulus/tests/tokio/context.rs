@@ -10,6 +10,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use annulus::Backend;
+use annulus::engine::SetupMode;
 use annulus::net::{TcpListener, TcpStream};
 use annulus::runtime::{self, Runtime, RuntimeBuilder};
 use annulus_testing::skip::skip;
@@ -24,8 +25,12 @@ const NEVER: Duration = Duration::from_secs(3_600);
 
 /// Runs `test` with a builder for each backend.
 fn each_way(test: impl Fn(RuntimeBuilder)) {
-    for backend in [Backend::Uring, Backend::Fallback] {
-        let builder = Runtime::builder().backend(backend).cores(1);
+    // The second is what a kernel with trap 68 gets.
+    let modes = [SetupMode::Deferred, SetupMode::Cooperative];
+    let rings = modes.map(|mode| (Backend::Uring, mode));
+    for (backend, mode) in rings.into_iter().chain([(Backend::Fallback, modes[0])]) {
+        let builder = Runtime::builder().backend(backend).setup_mode(mode);
+        let builder = builder.cores(1);
         match builder.clone().block_on(async {}) {
             Ok(()) => test(builder),
             Err(error) => skip(format_args!("{backend:?}: {error}")),

@@ -35,6 +35,8 @@ use crate::support::group_probe;
 use crate::sys::call;
 use crate::sys::engine_error::EngineError;
 use crate::sys::kernel::Kernel;
+#[cfg(feature = "tokio")]
+use crate::sys::kernel_quirks;
 use crate::sys::net::SocketKind;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 use crate::sys::sqe::Sqe;
@@ -43,6 +45,9 @@ use crate::sys::sqe::Sqe;
 #[derive(Clone, Debug)]
 pub(crate) struct CoreConfig {
     pub(crate) ring: RingConfig,
+    /// The core may sleep in another runtime.
+    #[cfg(feature = "tokio")]
+    pub(crate) may_sleep_outside: bool,
     pub(crate) group: GroupChoice,
     pub(crate) limits: Limits,
     pub(crate) tuning: Tuning,
@@ -116,10 +121,15 @@ thread_local! {
 impl Core {
     /// Creates a core on a ring for the calling thread, with the driver of its file operations.
     pub(crate) fn with_ring(
-        config: CoreConfig,
+        #[cfg_attr(not(feature = "tokio"), expect(unused_mut))] mut config: CoreConfig,
         notifier: Arc<Notifier>,
         handle: Arc<DriverHandle>,
     ) -> Result<Rc<Core>, SetupError> {
+        // Trap 68. Task work that is not deferred ends a sleep in any system call.
+        #[cfg(feature = "tokio")]
+        if config.may_sleep_outside && kernel_quirks::eventfd_is_late() {
+            config.ring.setup_mode = config.ring.setup_mode.min(SetupMode::Cooperative);
+        }
         let mut ring = Ring::new(config.ring)?;
         ring.bind_to_thread();
         ring.wake_by(Arc::clone(notifier.eventfd()));

@@ -541,6 +541,8 @@ fn drop_without_end(is_asked_to_stop: bool) {
             workers: [1, 1],
             poll: RingPoll::Nothing,
         },
+        #[cfg(feature = "tokio")]
+        may_sleep_outside: false,
         group: GroupChoice::default(),
         limits,
         tuning: Tuning {

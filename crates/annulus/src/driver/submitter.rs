@@ -21,7 +21,6 @@ use crate::narrow::to_ns;
 use crate::op::{FileOp, Nop, Resume, Sleep, SyncAttempt};
 use crate::sys::call;
 use crate::sys::forked;
-use crate::sys::mount;
 use crate::sys::sqe::opcode;
 
 /// The time that the creator of an arena waits for the drivers to register it. Tens of GiB are zeroed and pinned within
@@ -139,7 +138,6 @@ impl Submitter {
         blocking: blocking::Config,
     ) -> Submitter {
         let number = thread_rings::new_engine();
-        mount::learn_root();
         let sync = Counters::new(SourceKind::FastPath);
         sync.set_owner(number, 0);
         let mut threads = Vec::new();

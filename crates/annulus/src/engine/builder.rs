@@ -18,6 +18,7 @@ use crate::error::SetupError;
 use crate::narrow::to_ns;
 use crate::ring_options::{RingOptions, ring_option_methods};
 use crate::sys::kernel::Kernel;
+use crate::sys::mount;
 use crate::sys::polling::RingPoll;
 use crate::sys::ring::{Ring, RingConfig, SetupMode};
 #[cfg(feature = "test-util")]
@@ -233,6 +234,7 @@ impl EngineBuilder {
     }
 
     fn build_blocking(&self, reason: Option<SetupError>) -> Engine {
+        mount::learn_root();
         let config = self.options.blocking(None);
         let backend = BackendInUse::Fallback {
             blocking_threads: config.threads,
@@ -260,6 +262,7 @@ impl EngineBuilder {
     }
 
     fn build_uring(&self) -> Result<Engine, SetupError> {
+        mount::learn_root();
         let mut polling = PollingInUse::requested(self.options.sqpoll, self.iopoll);
         let refused = match self.build_rings(self.ring_config()) {
             Err(error @ SetupError::Polling { .. }) if self.options.backend == Backend::Auto => {

@@ -38,6 +38,7 @@ use crate::ring_options::RingOptions;
 #[cfg(feature = "signal")]
 use crate::signal::TerminationHandlers;
 use crate::sys::affinity::{Affinity, Pinned};
+use crate::sys::mount;
 use crate::sys::polling::RingPoll;
 use crate::sys::size_limit::SignalBlocked;
 
@@ -157,6 +158,7 @@ fn files(
     });
     let handles = handles.collect();
     let config = builder.options.blocking(affinity);
+    mount::learn_root();
     Arc::new(Submitter::new(handles, opcodes, config))
 }
 

@@ -219,8 +219,8 @@ pub(crate) fn learn_by_id(path: &Identity) -> bool {
         .is_none_or(|mount| learn_mount(mount, None).is_some())
 }
 
-/// Learns the mount of the root directory, for new engines, and again when `closing` has noticed another one. It may
-/// block where the root directory is on a network file system.
+/// Learns the mount of the root directory, for new engines on the real kernel, and again when `closing` has noticed
+/// another one. It may block where the root directory is on a network file system.
 pub(crate) fn learn_root() {
     if ROOT.load(Relaxed) == UNKNOWN {
         ROOT.store(local_root().unwrap_or(NOT_LOCAL), Relaxed);
@@ -229,9 +229,6 @@ pub(crate) fn learn_root() {
 
 /// Returns the mount of the root directory, if it is local. A directory that cannot be read can be queried, too.
 fn local_root() -> Option<u64> {
-    if cfg!(miri) {
-        return None;
-    }
     let mut options = std::fs::File::options();
     let root = options
         .read(true)

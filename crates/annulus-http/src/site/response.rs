@@ -92,7 +92,7 @@ impl SiteResponse {
             StatusCode::SERVICE_UNAVAILABLE => fields.push((header::RETRY_AFTER, RETRY_AFTER)),
             _ => {}
         }
-        if status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
+        if forbids_body(status) {
             return SiteResponse {
                 status,
                 fields,
@@ -204,6 +204,11 @@ impl Ready {
         // The values of the fields are small separate allocations.
         self.tail.len() + self.head_bytes + self.fields.len() * 64
     }
+}
+
+/// Returns whether a response with this status has neither a body nor `Content-Length`.
+pub(crate) fn forbids_body(status: StatusCode) -> bool {
+    status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED
 }
 
 /// Writes a field line. Each word of the name is capitalised, because some programs expect it.

@@ -19,7 +19,7 @@ use super::deliver::{Boundaries, Source, deliver};
 use super::encoding::{Accepted, Encoding};
 use super::load::{CachedFile, Head, Loaded, OpenFile, in_background, load};
 use super::path::{self, Resolved};
-use super::response::{ALLOW, Body, Ready, SiteResponse};
+use super::response::{ALLOW, Body, Ready, SiteResponse, forbids_body};
 use super::survey::{Page, Rules, Surveyed, Variant, status_of, survey};
 
 /// The fields that make a request conditional or partial. [`Site::ready`] does not accept requests with one of them.
@@ -54,7 +54,8 @@ pub struct SiteOptions {
     pub open_files: usize,
     /// The time for which the result of a path lookup is cached.
     pub recheck: Duration,
-    /// A fixed response to every GET and HEAD. No file is used then, and `root` need not exist.
+    /// A fixed response to every GET and HEAD. With status 204 or 304 it has no body. No file is used then, and `root`
+    /// need not exist.
     pub respond: Option<(StatusCode, Bytes)>,
 }
 
@@ -506,6 +507,9 @@ impl SiteRequest<'_> {
 }
 
 fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
+    if forbids_body(status) {
+        return Rc::new(fixed_error(status));
+    }
     let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
     let response = SiteResponse::with_body(status, Vec::new(), content_type, body.clone());
     Rc::new(Ready::new(status, response.fields, body))

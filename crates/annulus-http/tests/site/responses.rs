@@ -187,6 +187,22 @@ fn a_fixed_response_needs_no_root() {
     });
 }
 
+/// A client would take the bytes of such a body for the next response.
+#[test]
+fn a_fixed_response_whose_status_forbids_a_body_has_none() {
+    for status in [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED] {
+        let mut options = SiteOptions::default();
+        options.respond = Some((status, Bytes::from_static(b"Hello, World!")));
+        for_each_backend(options, async move |fixture| {
+            let response = fixture.response(Method::Get, b"/", &[]).await;
+            assert_eq!((response.status, response.body.bytes()), (status, 0));
+            assert_eq!(response.field(&http::header::CONTENT_LENGTH), None);
+            let ready = fixture.cached("/", None).unwrap();
+            assert_eq!((ready.status(), ready.tail()), (status, &b"\r\n"[..]));
+        });
+    }
+}
+
 #[test]
 fn a_root_that_is_missing_or_not_a_directory_is_an_error() {
     let open = |root: &str| {

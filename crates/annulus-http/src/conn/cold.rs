@@ -61,8 +61,8 @@ impl<T: Transport> Connection<T> {
         self.unread = Some(Box::new(Unread {
             head: bytes[..head.bytes].to_vec(),
             body,
+            until: self.registration.now() + self.core.ticks.body,
         }));
-        self.registration.set(Phase::Busy, self.core.ticks.body);
         Ok(head.bytes)
     }
 

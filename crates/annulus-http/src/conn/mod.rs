@@ -61,6 +61,8 @@ pub(crate) struct Connection<T> {
 struct Unread {
     head: Vec<u8>,
     body: Discard,
+    /// The tick until which the body must have arrived.
+    until: u64,
 }
 
 /// The way in which a connection ends.
@@ -236,11 +238,11 @@ impl<T: Transport> Connection<T> {
     /// Sets the phase and its deadline.
     fn wait_for_more(&mut self) {
         let ticks = &self.core.ticks;
-        if self.unread.is_some() {
-            // The time for a body starts at the end of the head.
-            return;
-        }
-        if self.unparsed.is_empty() {
+        if let Some(unread) = &self.unread {
+            // The time for a body starts at the end of the head. A send in between had another limit.
+            let left = unread.until.saturating_sub(self.registration.now());
+            self.registration.set(Phase::Busy, left.max(1));
+        } else if self.unparsed.is_empty() {
             self.registration.set(Phase::Idle, ticks.idle);
         } else if self.registration.phase() != Phase::Head || self.timed != self.requests {
             // The time for a head starts with its first byte.

@@ -13,7 +13,9 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, response, statuses};
+use crate::server::{
+    BODY, PATIENCE, Server, for_each_backend, respond, response, status, statuses,
+};
 
 /// Returns a server's options, and a configuration for clients that trust it.
 pub(crate) fn certified() -> (Options, Arc<ClientConfig>) {
@@ -66,6 +68,22 @@ fn requests_are_served_over_tls_as_over_tcp() {
         let mut received = Vec::new();
         stream.read_to_end(&mut received).unwrap();
         assert_eq!(statuses(&received), [200]);
+    });
+}
+
+/// The server waits for each send over TLS, with another time limit.
+#[test]
+fn a_body_has_its_whole_time_after_the_interim_response() {
+    let (options, config) = certified();
+    for_each_backend(&options, |server| {
+        let mut stream = connect(server, &config);
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        assert_eq!(status(&response(&mut stream).0), 100);
+        // Many ticks, and a small part of the body timeout.
+        std::thread::sleep(Duration::from_secs(1));
+        stream.write_all(b"12345").unwrap();
+        assert_eq!(status(&response(&mut stream).0), 200);
     });
 }
 

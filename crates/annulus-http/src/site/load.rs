@@ -155,8 +155,7 @@ impl Head {
         let settled = age(state.changed) >= SETTLED;
         let weak = if age(state.changed) < TICK { "W/" } else { "" };
         let (inode, bytes) = (state.inode, state.bytes);
-        let nanoseconds =
-            i128::from(state.modified.0) * 1_000_000_000 + i128::from(state.modified.1);
+        let nanoseconds = i128::from(state.changed.0) * 1_000_000_000 + i128::from(state.changed.1);
         let suffix = encoding.suffix();
         let etag = format!("{weak}\"{inode:x}-{bytes:x}-{nanoseconds:x}{suffix}\"");
         let etag = HeaderValue::try_from(etag).unwrap_or(HeaderValue::from_static("W/\"\""));

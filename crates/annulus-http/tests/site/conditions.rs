@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use annulus_http::site::{Method, SiteOptions};
 
-use crate::fixture::{Fixture, Received, SETTLED, for_each_backend};
+use crate::fixture::{Fixture, Received, SETTLED, always_recheck, for_each_backend};
 
 /// More than the limit for caching.
 const LARGE: usize = 200_000;
@@ -224,6 +224,25 @@ fn a_download_is_resumed_only_from_the_same_file() {
                 ("if-range", "\"other\""),
             ];
             assert_eq!(fixture.get_with(target, &fields).await.status, 200);
+        }
+    });
+}
+
+#[test]
+fn new_content_of_the_same_length_and_time_has_another_tag() {
+    for_each_backend(always_recheck(), async |fixture| {
+        for (name, len) in [("small", 1000), ("large", LARGE)] {
+            let (path, target) = (fixture.path(name), format!("/{name}"));
+            fixture.write(name, vec![b'a'; len]);
+            let time = std::fs::metadata(&path).unwrap().modified().unwrap();
+            let response = fixture.get(&target).await;
+            let etag = response.field("etag").unwrap();
+            // As `cp -p` does with files of a reproducible build.
+            fixture.write(name, vec![b'b'; len]);
+            let file = std::fs::File::options().write(true).open(&path);
+            file.unwrap().set_modified(time).unwrap();
+            let response = fixture.get_with(&target, &[("if-none-match", etag)]).await;
+            assert_eq!((response.status, response.body[0]), (200, b'b'), "{name}");
         }
     });
 }

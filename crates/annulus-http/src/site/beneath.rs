@@ -59,7 +59,15 @@ pub(crate) struct FileState {
     pub(crate) modified: (i64, u32),
     pub(crate) changed: (i64, u32),
     pub(crate) kind: Kind,
+    access: Access,
 }
+
+/// The mode, the owner and the group of a file.
+type Access = (u32, u32, u32);
+
+/// The device and inode of a file, and its access. An open file's inode is not reused. With another access, the file is
+/// opened again, so that the kernel checks the permission.
+pub(crate) type FileId = (u64, u64, Access);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -73,6 +81,10 @@ impl FileState {
     pub(crate) fn of(fd: impl AsFd) -> Result<FileState, Errno> {
         let stat = fs::fstat(fd)?;
         Ok(FileState::from(&stat))
+    }
+
+    pub(crate) fn id(&self) -> FileId {
+        (self.device, self.inode, self.access)
     }
 }
 
@@ -91,6 +103,7 @@ impl From<&fs::Stat> for FileState {
                 FileType::Directory => Kind::Directory,
                 _ => Kind::Special,
             },
+            access: (stat.st_mode as u32, stat.st_uid, stat.st_gid),
         }
     }
 }

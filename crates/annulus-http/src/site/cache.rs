@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
+use super::beneath::FileId;
 use super::load::OpenFile;
 use super::response::Ready;
 use super::survey::Page;
@@ -137,9 +138,6 @@ impl Cache {
         self.used_bytes.get()
     }
 }
-
-/// The device and inode of a file. An open file's inode is not reused.
-pub(crate) type FileId = (u64, u64);
 
 /// Open large files, up to a number.
 #[derive(Debug)]

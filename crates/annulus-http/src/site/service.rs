@@ -460,8 +460,7 @@ impl Site {
             match load(root, &variant.path, self.cache_file_bytes).await? {
                 Loaded::Open(file) => {
                     let (state, file) = (file.state()?, Rc::new(file));
-                    let id = (state.device, state.inode);
-                    self.open.put(id, &file, Instant::now());
+                    self.open.put(state.id(), &file, Instant::now());
                     Content::Open(file, state)
                 }
                 Loaded::Whole {

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use http::{HeaderValue, StatusCode};
 use rustix::io::Errno;
 
-use super::beneath::{FileState, Kind, Reach, Root};
-use super::cache::FileId;
+use super::beneath::{FileId, FileState, Kind, Reach, Root};
 use super::content_type;
 use super::encoding::{ENCODINGS, Encoding};
 use super::listing::Listing;
@@ -124,7 +123,7 @@ impl Page {
 impl Variant {
     /// Returns the identity of the file at the lookup.
     pub(crate) fn id(&self) -> FileId {
-        (self.state.device, self.state.inode)
+        self.state.id()
     }
 
     fn is_still(&self, state: &FileState) -> bool {

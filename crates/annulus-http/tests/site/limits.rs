@@ -101,6 +101,11 @@ fn a_file_without_read_permission_is_forbidden() {
                 for target in ["/secret", "/shut/file", "/shut/missing", "/shut/"] {
                     assert_eq!(fixture.status(target).await, 403, "{target}");
                 }
+                // A file that is open already.
+                fixture.write("large", vec![b'x'; 1 << 20]);
+                assert_eq!(fixture.status("/large").await, 200);
+                deny("large");
+                assert_eq!(fixture.status("/large").await, 403);
                 let open = std::fs::Permissions::from_mode(0o700);
                 std::fs::set_permissions(fixture.path("shut"), open).unwrap();
                 assert_eq!(fixture.status("/shut/file").await, 200);

@@ -96,10 +96,10 @@ impl Watches {
         self.slots.borrow().len()
     }
 
-    /// Returns a number of ticks that takes at least `time`.
+    /// Returns a number of ticks that takes at least `time`. Sums of a few such numbers do not overflow.
     pub(crate) fn ticks(&self, time: Duration) -> u64 {
         let ticks = time.as_nanos().div_ceil(self.tick.as_nanos().max(1));
-        u64::try_from(ticks).unwrap_or(u64::MAX).saturating_add(1)
+        u64::try_from(ticks).unwrap_or(u64::MAX).min(u64::MAX / 16) + 1
     }
 
     pub(crate) fn enter(self: &Rc<Self>) -> Registration {

@@ -143,13 +143,17 @@ impl Cache {
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
     files: RefCell<LruCache<FileId, (Rc<OpenFile>, Instant)>>,
+    keeps_any: bool,
 }
 
 impl OpenFiles {
     pub(crate) fn new(bound: usize) -> OpenFiles {
-        let bound = NonZeroUsize::new(bound).unwrap_or(NonZeroUsize::MIN);
+        // Takes no memory before there are files.
+        let mut files = LruCache::unbounded();
+        files.resize(NonZeroUsize::new(bound).unwrap_or(NonZeroUsize::MIN));
         OpenFiles {
-            files: RefCell::new(LruCache::new(bound)),
+            files: RefCell::new(files),
+            keeps_any: bound > 0,
         }
     }
 
@@ -161,6 +165,9 @@ impl OpenFiles {
     }
 
     pub(crate) fn put(&self, id: FileId, file: &Rc<OpenFile>, now: Instant) {
+        if !self.keeps_any {
+            return;
+        }
         // Dropped after the borrow, because closing runs other code.
         let _gone = self.files.borrow_mut().push(id, (Rc::clone(file), now));
     }

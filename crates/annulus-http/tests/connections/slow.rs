@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
+use annulus_http::Options;
+
 use crate::server::{for_each_backend, respond, response, rest, status, statuses, with_limits};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -124,7 +126,23 @@ fn a_client_that_reads_nothing_is_reset_and_bounded_and_others_are_served() {
 
 #[test]
 fn a_client_that_reads_slowly_gets_everything() {
-    for_each_backend(&respond(), |server| {
+    reads_slowly(&respond());
+}
+
+#[test]
+fn the_longest_duration_is_no_limit() {
+    reads_slowly(&with_limits(|limits| {
+        limits.head_timeout = Duration::MAX;
+        limits.body_timeout = Duration::MAX;
+        limits.idle_timeout = Duration::MAX;
+        limits.send_timeout = Duration::MAX;
+        // Sends are checked more often.
+        limits.handshake_timeout = SHORT;
+    }));
+}
+
+fn reads_slowly(options: &Options) {
+    for_each_backend(options, |server| {
         let mut stream = server.connect();
         const COUNT: usize = 20_000;
         let one = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -1,6 +1,7 @@
 //! Limits on memory, descriptors and names, and missing permissions.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 use annulus_http::site::SiteOptions;
 use annulus_testing::skip;
@@ -33,16 +34,34 @@ fn many_more_files_than_fit_into_the_cache_are_all_served() {
                 assert!(response.text() == format!("{index}").repeat(50_000));
             }
         }
-        assert!(open_files() < 100);
+        assert!(open_files("small") + open_files("large") < 100);
     });
 }
 
-/// Returns the number of open files of this test.
-fn open_files() -> usize {
-    let is_ours = |file: &std::path::PathBuf| {
-        let folder = file.parent().and_then(|folder| folder.file_name());
-        folder.is_some_and(|folder| folder == "small" || folder == "large")
-    };
+#[test]
+fn as_many_large_files_stay_open_as_the_options_say() {
+    for (most, expected) in [(usize::MAX, 3), (1, 1), (0, 0)] {
+        let mut options = SiteOptions::default();
+        options.open_files = most;
+        for_each_backend(options, async move |fixture| {
+            for index in 0..3 {
+                fixture.write(format!("kept/{index}"), vec![b'x'; 100_000]);
+                assert_eq!(fixture.status(&format!("/kept/{index}")).await, 200);
+            }
+            // The engine closes files, on another thread.
+            let until = Instant::now() + Duration::from_secs(60);
+            while open_files("kept") != expected {
+                assert!(Instant::now() < until, "of {most}: {}", open_files("kept"));
+                annulus::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+}
+
+/// Returns the number of open files in folders of this name.
+fn open_files(folder: &str) -> usize {
+    let is_ours =
+        |file: &std::path::PathBuf| file.parent().is_some_and(|parent| parent.ends_with(folder));
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let files = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
     files.filter(is_ours).count()

@@ -27,11 +27,16 @@ pub(crate) trait Transport: 'static {
     /// `true` if dropping the transport tells the client that no more data follows.
     const ENDS_WHEN_DROPPED: bool;
 
+    /// `true` if the first bytes tell whether the client uses HTTP/2.
+    const DETECTS_HTTP2: bool;
+
     /// Returns the next bytes, or `None` if the client sends no more. Bytes received after an error must be discarded.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Self::Chunk>>>;
 
-    /// Puts received bytes back for another reader. Returns them if that is not possible.
-    fn unread(&mut self, chunk: Self::Chunk) -> Option<Self::Chunk>;
+    /// Puts received bytes back for another reader, before those that were put back earlier. For [`DETECTS_HTTP2`].
+    ///
+    /// [`DETECTS_HTTP2`]: Transport::DETECTS_HTTP2
+    fn unread(&mut self, chunk: Self::Chunk);
 
     /// Starts to send all of `bytes`, or returns them if a send is in flight. It does not wait for the completion. The
     /// next send returns an error of this one. The memory then goes back to `buffers`.
@@ -71,15 +76,15 @@ impl Transport for TcpStream {
     type Chunk = Chunk;
 
     const ENDS_WHEN_DROPPED: bool = true;
+    const DETECTS_HTTP2: bool = true;
 
     #[inline]
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
         self.recv_multishot().poll_next(context)
     }
 
-    fn unread(&mut self, chunk: Chunk) -> Option<Chunk> {
+    fn unread(&mut self, chunk: Chunk) {
         self.recv_multishot().unread(chunk);
-        None
     }
 
     #[inline]
@@ -179,6 +184,8 @@ impl Transport for Tls {
 
     /// Without `close_notify`, an attacker may have cut off the data.
     const ENDS_WHEN_DROPPED: bool = false;
+    /// The handshake does.
+    const DETECTS_HTTP2: bool = false;
 
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Box<[u8]>>>> {
         let mut scratch = self.scratch.0.borrow_mut();
@@ -195,9 +202,7 @@ impl Transport for Tls {
         })
     }
 
-    fn unread(&mut self, chunk: Box<[u8]>) -> Option<Box<[u8]>> {
-        Some(chunk)
-    }
+    fn unread(&mut self, _: Box<[u8]>) {}
 
     fn try_send(&mut self, bytes: Vec<u8>, _: &Rc<Buffers>) -> Result<(), Vec<u8>> {
         Err(bytes)

@@ -163,7 +163,7 @@ impl<T: Transport> Connection<T> {
 
     /// Handles an expired deadline. A client that has begun a request gets a response.
     pub(super) async fn late(&mut self) -> End {
-        if self.unparsed.is_empty() && self.unread.is_none() {
+        if self.early.is_empty() && self.unparsed.is_empty() && self.unread.is_none() {
             return End::Complete;
         }
         let late = StatusCode::REQUEST_TIMEOUT.as_u16();

@@ -37,12 +37,14 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) const LINGER_BYTES_MAX: usize = 256 << 10;
 
 /// An HTTP/1.1 connection.
-pub(crate) struct Connection<T> {
+pub(crate) struct Connection<T: Transport> {
     io: T,
     core: Rc<PerCore>,
     registration: Registration,
     /// Responses that have not been submitted.
     out: Vec<u8>,
+    /// The first bytes of the connection, while they may be the start of HTTP/2.
+    early: Vec<T::Chunk>,
     /// An incomplete head.
     unparsed: Vec<u8>,
     /// A request whose body is being read.
@@ -115,6 +117,7 @@ impl<T: Transport> Connection<T> {
             core,
             registration,
             out: Vec::new(),
+            early: Vec::new(),
             unparsed: Vec::new(),
             unread: None,
             requests: 0,
@@ -190,7 +193,10 @@ impl<T: Transport> Connection<T> {
     /// Answers the complete requests in `chunk`, sends the responses, and keeps the rest.
     async fn take(&mut self, chunk: T::Chunk) -> Result<(), End> {
         let chunk = match self.requests {
-            0 => self.unless_http2(chunk)?,
+            0 => match self.unless_http2(chunk)? {
+                Some(chunk) => chunk,
+                None => return Ok(()),
+            },
             _ => chunk,
         };
         if self.unparsed.is_empty() {
@@ -206,12 +212,29 @@ impl<T: Transport> Connection<T> {
         Ok(())
     }
 
-    /// Returns `End::Http2` if the first bytes are those of HTTP/2. They stay unread then.
-    fn unless_http2(&mut self, chunk: T::Chunk) -> Result<T::Chunk, End> {
-        match self.unparsed.is_empty() && chunk.starts_with(PREFACE) {
-            true => self.io.unread(chunk).ok_or(End::Http2),
-            false => Ok(chunk),
+    /// Returns `End::Http2` if the first bytes are those of HTTP/2. They stay unread then. Keeps a part of them, which
+    /// may arrive in pieces, and returns `None`.
+    fn unless_http2(&mut self, chunk: T::Chunk) -> Result<Option<T::Chunk>, End> {
+        let before: usize = self.early.iter().map(|piece| piece.len()).sum();
+        let rest = &PREFACE[before..];
+        let bytes = rest.len().min(chunk.len());
+        if !T::DETECTS_HTTP2 || !self.unparsed.is_empty() || chunk[..bytes] != rest[..bytes] {
+            for piece in self.early.drain(..) {
+                self.unparsed.extend_from_slice(&piece);
+            }
+            return Ok(Some(chunk));
         }
+        self.early.push(chunk);
+        if bytes < rest.len() {
+            if before == 0 {
+                self.registration.set(Phase::Head, self.core.ticks.head);
+            }
+            return Ok(None);
+        }
+        for piece in self.early.drain(..).rev() {
+            self.io.unread(piece);
+        }
+        Err(End::Http2)
     }
 
     /// Takes a chunk that continues an incomplete head.

@@ -18,7 +18,7 @@ pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) struct Frame {
     pub(crate) kind: u8,

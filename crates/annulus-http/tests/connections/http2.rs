@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use annulus_http::Options;
 
 use crate::frames::{
-    ACK, CONTINUATION, DATA, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
+    ACK, CONTINUATION, DATA, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, connect, frame, read, request, until,
 };
-use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, with_limits};
+use crate::server::{BODY, PATIENCE, Server, for_each_backend, respond, rest, with_limits};
 
 /// The limit of bytes that an abusive client may send. The socket buffers take some MiB.
 const TAKEN_BYTES_MAX: usize = 64 << 20;
@@ -58,6 +58,43 @@ fn streams_are_served_concurrently() {
             }
         }
         check_server(server);
+    });
+}
+
+#[test]
+fn the_start_of_http2_may_arrive_in_pieces() {
+    for_each_backend(&respond(), |server| {
+        for at in 1..PREFACE.len() {
+            let mut stream = server.connect();
+            stream.write_all(&PREFACE[..at]).unwrap();
+            // The server usually receives this first.
+            std::thread::sleep(Duration::from_millis(10));
+            let more = [
+                &PREFACE[at..],
+                &frame(SETTINGS, 0, 0, &[]),
+                &request(1, "/"),
+            ];
+            stream.write_all(&more.concat()).unwrap();
+            let received = until(&mut stream, DATA).map(|data| data.payload);
+            assert_eq!(received.as_deref(), Some(BODY.as_bytes()), "cut at {at}");
+        }
+        let mut stream = server.connect();
+        for byte in PREFACE.iter().chain(&frame(SETTINGS, 0, 0, &[])) {
+            stream.write_all(&[*byte]).unwrap();
+        }
+        stream.write_all(&request(1, "/")).unwrap();
+        assert!(until(&mut stream, DATA).is_some());
+        // Other protocols may begin with the same bytes.
+        let mut stream = server.connect();
+        for piece in [
+            &PREFACE[..1],
+            b"OST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        ] {
+            stream.write_all(piece).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let received = rest(&mut stream);
+        assert!(received.starts_with("HTTP/1.1 405 "), "{received}");
     });
 }
 

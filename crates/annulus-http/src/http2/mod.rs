@@ -111,6 +111,7 @@ pub(crate) async fn serve<S>(
     let Some(connection) = begin(stream, &core, &registration).await else {
         return;
     };
+    registration.set(Phase::Idle, core.ticks.idle);
     let stall = Stall::of_responses(client.progress, &registration);
     let streams = Rc::new(Streams {
         core,

@@ -234,6 +234,23 @@ fn an_idle_connection_gets_goaway_and_is_closed() {
 }
 
 #[test]
+fn a_connection_waits_for_its_first_request_as_for_others() {
+    let hasty = with_limits(|limits| limits.head_timeout = SHORT);
+    for_each_backend(&hasty, |server| {
+        let mut stream = connect(server, &[]);
+        std::thread::sleep(SHORT * 4);
+        stream.write_all(&request(1, "/")).unwrap();
+        loop {
+            let frame = read(&mut stream).unwrap();
+            assert_ne!(frame.kind, GOAWAY);
+            if frame.kind == DATA {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
 fn a_stopping_server_sends_goaway() {
     for_each_backend(&respond(), |server| {
         let mut stream = connect(server, &[]);

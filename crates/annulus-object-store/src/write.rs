@@ -326,7 +326,15 @@ impl Store {
                 break;
             }
         }
-        let created = self.calls.create_dir_all(parent).await;
+        let mut created = self.calls.create_dir_all(parent).await;
+        for _ in 1..PARENTS_TRIES {
+            // Another task has removed a folder between two calls.
+            let kind = created.as_ref().err().map(io::Error::kind);
+            if !matches!(kind, Some(ErrorKind::NotFound | ErrorKind::AlreadyExists)) {
+                break;
+            }
+            created = self.calls.create_dir_all(parent).await;
+        }
         created.map_err(|source| Failure::other("create the folder", parent, source))?;
         for folder in parent.ancestors() {
             self.sync_folder(folder).await?;

@@ -57,6 +57,27 @@ macro_rules! tests {
             }
         }
 
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn a_change_creates_folders_that_others_remove_as_they_become_empty() {
+            let (_root, store) = store();
+            let store = store.with_automatic_cleanup(true);
+            let tasks = (0..16).map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let (from, to) = (format!("a/b/{task}"), format!("c/d/{task}"));
+                    let (from, to) = (Path::from(from), Path::from(to));
+                    for _ in 0..PUTS {
+                        store.put(&from, "contents".into()).await.unwrap();
+                        store.rename(&from, &to).await.unwrap();
+                        store.delete(&to).await.unwrap();
+                    }
+                })
+            });
+            for done in join_all(tasks).await {
+                done.unwrap();
+            }
+        }
+
         /// Runs a task for each number, and returns the only one that succeeded. The others found the object.
         async fn winner<F>(task: impl Fn(usize) -> F) -> usize
         where

@@ -34,6 +34,8 @@ pub(crate) struct Target {
     path: PathBuf,
     /// The name that the file has until it is complete.
     temporary: Option<PathBuf>,
+    /// The file must not replace another one.
+    is_new: bool,
     user: UserMetadata,
 }
 
@@ -135,26 +137,36 @@ impl Target {
             file,
             path: target,
             temporary,
+            is_new: args.if_not_exists(),
             user: pairs
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .collect(),
         })
     }
 
-    /// Makes the file durable, and gives it its name and its user metadata.
+    /// Gives the file its user metadata, makes it durable, and gives it its name.
     async fn finish(&self) -> io::Result<annulus::fs::Metadata> {
-        self.file.sync_all().await?;
-        if let Some(temporary) = &self.temporary {
-            self.files.engine.rename(temporary, &self.path).await?;
-        }
+        let engine = &self.files.engine;
+        let written = self.temporary.as_ref().unwrap_or(&self.path);
         self.files
-            .set_user_metadata(&self.path, self.user.clone())
+            .set_user_metadata(written, self.user.clone())
             .await?;
+        self.file.sync_all().await?;
+        match &self.temporary {
+            // A rename would replace a file that another writer has made since the open.
+            Some(temporary) if self.is_new => {
+                let named = engine.hard_link(temporary, &self.path).await;
+                engine.remove_file(temporary).await?;
+                named?;
+            }
+            Some(temporary) => engine.rename(temporary, &self.path).await?,
+            None => {}
+        }
         self.file.metadata().await
     }
 }
 
-/// Converts the error of an open: a file that must not exist is a condition of OpenDAL.
+/// Converts the error of an open or of a close: a file that must not exist is a condition of OpenDAL.
 fn not_new(error: io::Error) -> Error {
     match error.kind() {
         IoKind::AlreadyExists => {
@@ -176,7 +188,7 @@ impl oio::PositionWrite for Target {
     }
 
     async fn close(&self, _bytes: u64) -> Result<Metadata> {
-        let metadata = self.finish().await.map_err(new_std_io_error)?;
+        let metadata = self.finish().await.map_err(not_new)?;
         Ok(builder(&metadata)?.build())
     }
 

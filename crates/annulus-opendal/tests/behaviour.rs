@@ -441,6 +441,56 @@ async fn compare(case: &str) {
     }
 }
 
+/// Calls `test` with an operator for each backend and way to write, whose root and temporary folder are given, too.
+async fn on_each(test: impl AsyncFn(Operator, &Path, &Path)) {
+    for (backend, atomic) in [
+        (Backend::Auto, false),
+        (Backend::Auto, true),
+        (Backend::Fallback, false),
+        (Backend::Fallback, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let [root, temporary] = ["root", "temporary"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&temporary).unwrap();
+        let engine = Engine::builder().backend(backend).build().unwrap();
+        println!("atomic {atomic}: {}", engine.backend());
+        let mut service = annulus_opendal::Fs::default().engine(engine);
+        service = service.root(root.to_str().unwrap());
+        if atomic {
+            service = service.atomic_write_dir(temporary.to_str().unwrap());
+        }
+        test(Operator::new(service).unwrap(), &root, &temporary).await;
+    }
+}
+
+/// `services-fs` with a temporary folder lets the last one win.
+#[tokio::test]
+async fn of_several_writers_of_a_new_file_one_wins() {
+    on_each(async |operator, _, temporary| {
+        let mut results = Vec::new();
+        let mut writers = Vec::new();
+        for text in ["first", "second"] {
+            let mut writer = operator
+                .writer_with("new")
+                .if_not_exists(true)
+                .await
+                .unwrap();
+            match writer.write(text).await {
+                Ok(()) => writers.push(writer),
+                Err(error) => results.push(Err(error.kind())),
+            }
+        }
+        for mut writer in writers {
+            results.push(writer.close().await.map(drop).map_err(|error| error.kind()));
+        }
+        results.sort_by_key(Result::is_err);
+        assert_eq!(results, [Ok(()), Err(ErrorKind::ConditionNotMatch)]);
+        assert_eq!(operator.read("new").await.unwrap().to_vec(), b"first");
+        assert_eq!(std::fs::read_dir(temporary).unwrap().count(), 0);
+    })
+    .await;
+}
+
 macro_rules! cases {
     ($($name:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -88,9 +88,11 @@ impl oio::Write for Writer {
     }
 
     async fn abort(&mut self) -> Result<()> {
-        match self.opened().await? {
-            Way::Append { target, .. } => oio::PositionWrite::abort(target).await,
-            Way::Positions(writer) => writer.abort().await,
+        match &mut self.opened {
+            // Nothing was written, and a file of this name stays as it is.
+            None => Ok(()),
+            Some(Way::Append { target, .. }) => oio::PositionWrite::abort(target).await,
+            Some(Way::Positions(writer)) => writer.abort().await,
         }
     }
 }

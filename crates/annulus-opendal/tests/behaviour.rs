@@ -491,6 +491,20 @@ async fn of_several_writers_of_a_new_file_one_wins() {
     .await;
 }
 
+#[tokio::test]
+async fn a_writer_that_is_aborted_before_it_writes_changes_nothing() {
+    on_each(async |operator, root, _| {
+        operator.write("old", "contents").await.unwrap();
+        for name in ["old", "new"] {
+            let mut writer = operator.writer(name).await.unwrap();
+            writer.abort().await.unwrap();
+        }
+        assert_eq!(operator.read("old").await.unwrap().to_vec(), b"contents");
+        assert!(!root.join("new").exists());
+    })
+    .await;
+}
+
 macro_rules! cases {
     ($($name:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

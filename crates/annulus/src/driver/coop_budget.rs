@@ -68,6 +68,10 @@ impl PollBudget {
         self.0.set(OPERATIONS_MAX);
     }
 
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.0.get() == 0
+    }
+
     /// Leaves nothing of the budget.
     #[cold]
     pub(crate) fn use_up(&self) {

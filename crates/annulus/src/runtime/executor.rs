@@ -434,7 +434,7 @@ impl Executor {
         }
     }
 
-    /// Runs the tasks that are ready. Returns whether more are left.
+    /// Runs the tasks that are ready, up to one that uses up its budget. Returns whether more are left.
     fn run_ready(&self) -> bool {
         let mut polls = 0;
         // A task may fork; no other task may run in the child.
@@ -447,6 +447,10 @@ impl Executor {
             // A panic of a task is caught in the task. This one comes from its drop, or from a waker.
             let ran = catch_unwind(AssertUnwindSafe(|| runnable.run()));
             std::mem::forget(ran.err());
+            // Such a poll may take a millisecond, and other sockets may be ready.
+            if self.core.has_used_up() {
+                break;
+            }
         }
         self.inbox.notifier.counters.polls().add(polls);
         has_ready()

@@ -1,7 +1,9 @@
 //! A task that is always ready does not starve others.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::net::TcpStream;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -54,6 +56,39 @@ fn a_stream_that_never_runs_dry_starves_no_timer_and_no_other_stream() {
         let bytes = ended.unwrap();
         println!("{} MiB read beside it", bytes >> 20);
         assert!(bytes > 0);
+    });
+}
+
+#[test]
+fn a_stream_that_never_runs_dry_delays_another_by_a_budget() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let (listener, address) = listener();
+            let mut clients = [0, 1].map(|_| TcpStream::connect(address).unwrap());
+            let full = listener.accept().await.unwrap();
+            let other = listener.accept().await.unwrap();
+            let read = Rc::new(Cell::new(0));
+            let read_before = Rc::clone(&read);
+            let waits = runtime::spawn(async move {
+                other.recv(vec![0; 8]).await.unwrap();
+                read_before.get()
+            });
+            runtime::yield_now().await;
+            clients[0].write_all(&vec![1; 100 << 10]).unwrap();
+            clients[1].write_all(b"ready").unwrap();
+            drop(runtime::spawn(async move {
+                let mut buf = vec![0; 1];
+                while let Ok((1, same)) = full.recv(buf).await {
+                    buf = same;
+                    read.set(read.get() + 1);
+                }
+            }));
+            waits.await.unwrap()
+        });
+        let read = ended.unwrap();
+        println!("{read} receives before it");
+        // Some budgets of 128.
+        assert!(read <= 1000, "{read}");
     });
 }
 

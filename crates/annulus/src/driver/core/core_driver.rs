@@ -260,6 +260,12 @@ impl Core {
         self.budget.charge(bytes);
     }
 
+    /// Returns whether the task that was polled last has used up its budget.
+    #[inline]
+    pub(crate) fn has_used_up(&self) -> bool {
+        self.budget.is_used_up()
+    }
+
     /// Resets the budget before a task is polled.
     #[inline]
     pub(crate) fn refill(&self) {

@@ -2,13 +2,16 @@
 
 import argparse
 import datetime
+import json
 import os
 import platform
+import random
 import re
 import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 # File name of the table in Markdown.
@@ -142,6 +145,29 @@ def ratio(ours, base, column):
     """Returns the median of the ratio inside a repeat, and its extremes; `None` without a common repeat."""
     ratios = [run[column] / base[repeat][column] for repeat, run in ours.items() if repeat in base]
     return (statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
+
+
+def net_round(annulus, words, runtime, server_cpu, client_cpu):
+    """Runs each server of an `annulus bench net` once, in random order. Returns the runs by server."""
+    with tempfile.TemporaryDirectory(prefix="annulus-bench-") as folder:
+        file = Path(folder) / "round.json"
+        words = [annulus, "bench", "net", *words, "--repeats", 1, "--runtime", runtime]
+        words += ["--seed", random.randrange(10**6), "--server-cpu", server_cpu, "--cpu", client_cpu, "--json", file]
+        command = [str(word) for word in words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if not file.is_file():
+            raise SystemExit(f"{shlex.join(command)} exited with {done.returncode}: {done.stderr or done.stdout}")
+        return {run["variant"]: run for run in json.loads(file.read_text())["runs"]}
+
+
+def net_figures(run):
+    """Returns the figures of one run of `annulus bench net` that has a sample."""
+    sample, server = run["sample"], run["sample"]["server"] or {}
+    return {
+        "per_second": sample["requests_per_second"], "p99_us": sample["latency_uncorrected"]["p99_us"],
+        "cpu_us": server.get("cpu_us_per_request"), "calls": server.get("syscalls_per_request"),
+        "client": max(sample["client_cpu_share"], default=None),
+    }
 
 
 SAMPLE_COLUMNS = (

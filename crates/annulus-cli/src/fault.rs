@@ -5,6 +5,20 @@ use std::process::ExitCode;
 
 use crate::signals::Signal;
 
+/// Returns a [`Fault::Usage`] with a formatted text.
+macro_rules! usage {
+    ($($arg:tt)*) => {
+        crate::fault::Fault::usage(format!($($arg)*))
+    };
+}
+
+/// Returns a [`Fault::Failed`] with a formatted text.
+macro_rules! failed {
+    ($($arg:tt)*) => {
+        crate::fault::Fault::failed(format!($($arg)*))
+    };
+}
+
 /// An error that ends the command. The text says what failed, on what, why, and what to do.
 #[derive(Debug)]
 pub(crate) enum Fault {

@@ -16,12 +16,13 @@
 )]
 
 #[macro_use]
+mod fault;
+#[macro_use]
 mod note;
 
 mod args;
 mod bench;
 mod doctor;
-mod fault;
 mod proc_files;
 mod release;
 mod report;

@@ -110,9 +110,9 @@ impl Pending {
         let pid = self.pid;
         while self.remaining() > 0 && Instant::now() < until {
             if !self.process.is_running() {
-                return Err(Fault::failed(format!(
+                return Err(failed!(
                     "process {pid} ended before it completed the request"
-                )));
+                ));
             }
             thread::sleep(CHECK_INTERVAL);
         }

@@ -67,7 +67,7 @@ impl fmt::Display for Signal {
 
 /// Starts to handle signals. From now on, a signal runs all removals before it ends the process.
 pub(crate) fn listen() -> Result<(), Fault> {
-    let failed = |error| Fault::failed(format!("cannot handle signals: {error}"));
+    let failed = |error| failed!("cannot handle signals: {error}");
     // SIGXFSZ is handled, so that a write beyond RLIMIT_FSIZE fails with EFBIG and does not end the process.
     let mut handled = vec![SIGINT, SIGTERM, SIGXFSZ];
     // `nohup` ignores SIGHUP, and it stays ignored.
@@ -114,7 +114,7 @@ pub(crate) fn on_reopen(action: impl Fn() + Send + Sync + 'static) -> Result<(),
         ));
     };
     let added = handle.add_signal(SIGUSR1);
-    added.map_err(|error| Fault::failed(format!("cannot handle SIGUSR1: {error}")))
+    added.map_err(|error| failed!("cannot handle SIGUSR1: {error}"))
 }
 
 /// Makes the first signal end the running work in order. The results so far are then reported.
@@ -144,10 +144,10 @@ pub(crate) fn unless_interrupted<T: Send + 'static>(
     let _hook = on_first(move || drop(stop.send(None)));
     let work = move || drop(sender.send(Some(work())));
     (thread::Builder::new().name("work".into()).spawn(work))
-        .map_err(|error| Fault::failed(format!("cannot start a thread: {error}")))?;
+        .map_err(|error| failed!("cannot start a thread: {error}"))?;
     match receiver.recv() {
         Ok(Some(done)) => Ok(done),
-        _ => check(doing).and(Err(Fault::failed(format!("panicked while {doing}")))),
+        _ => check(doing).and(Err(failed!("panicked while {doing}"))),
     }
 }
 

@@ -124,8 +124,8 @@ fn mitigations(folder: &Path) -> Vec<String> {
 
 /// Returns the processors that this process may use.
 pub(crate) fn allowed_processors() -> Result<Vec<usize>, Fault> {
-    let allowed = sched_getaffinity(None)
-        .map_err(|error| Fault::failed(format!("asking for our processors: {error}")))?;
+    let allowed =
+        sched_getaffinity(None).map_err(|error| failed!("asking for our processors: {error}"))?;
     Ok((0..CpuSet::MAX_CPU)
         .filter(|&cpu| allowed.is_set(cpu))
         .collect())

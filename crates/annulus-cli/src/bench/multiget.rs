@@ -18,12 +18,12 @@ pub(crate) fn multiget(args: &MultigetArgs) -> Result<ExitCode, Fault> {
     let error = Command::new(&program).args(&args.options).exec();
     let program = program.display();
     Err(match error.kind() {
-        ErrorKind::NotFound if args.program.is_none() => Fault::failed(format!(
+        ErrorKind::NotFound if args.program.is_none() => failed!(
             "the program {PROGRAM} is not built: it is not beside this tool, not in {BUILT} and not in PATH. In the \
              clone of Annulus run `cargo build --release --locked --manifest-path bench/Cargo.toml -p {PROGRAM} \
              --features rocksdb`. Without that feature, which takes about 15 minutes, the table has no rows of RocksDB"
-        )),
-        _ => Fault::failed(format!("cannot execute {program}: {error}; see --program")),
+        ),
+        _ => failed!("cannot execute {program}: {error}; see --program"),
     })
 }
 

@@ -69,30 +69,26 @@ impl Destination {
     ) -> Result<Destination, Fault> {
         let shown = path.display();
         if !replace && fs::symlink_metadata(path).is_ok() {
-            return Err(Fault::usage(format!(
-                "{option} {shown} exists; --replace replaces it"
-            )));
+            return Err(usage!("{option} {shown} exists; --replace replaces it"));
         }
         if path.is_dir() || path.file_name().is_none() {
-            return Err(Fault::usage(format!(
-                "{option} {shown} is a directory; name a file"
-            )));
+            return Err(usage!("{option} {shown} is a directory; name a file"));
         }
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         if !folder.is_dir() {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "{option} {shown}: the directory {} does not exist",
                 folder.display()
-            )));
+            ));
         }
         rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|error| {
-            Fault::usage(format!(
+            usage!(
                 "{option} {shown}: cannot write in {}: {error}",
                 folder.display()
-            ))
+            )
         })?;
         Ok(Destination {
             option,
@@ -144,7 +140,7 @@ impl Destination {
                 _ => "",
             };
             let (option, shown) = (self.option, self.path.display());
-            Fault::failed(format!("writing {option} {shown}: {error}{hint}"))
+            failed!("writing {option} {shown}: {error}{hint}")
         })
     }
 
@@ -172,9 +168,7 @@ impl Destination {
 pub(crate) fn print_text(text: &str) -> Result<(), Fault> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Fault::failed(format!("printing: {error}")))
-        }
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed!("printing: {error}")),
         _ => Ok(()),
     }
 }

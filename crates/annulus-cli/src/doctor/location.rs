@@ -86,10 +86,10 @@ impl Location {
             kind if kind.is_file() => Kind::File,
             kind if kind.is_block_device() => Kind::BlockDevice,
             _ => {
-                return Err(Fault::usage(format!(
+                return Err(usage!(
                     "{} is not a file, a directory or a block device; name one of these",
                     path.display()
-                )));
+                ));
             }
         };
         let number = match kind {

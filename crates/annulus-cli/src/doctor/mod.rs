@@ -48,10 +48,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     if let Some(server) = args.server.as_deref()
         && !matches!(server, "postgresql" | "postgres")
     {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--for {server} needs --profile; without it, only --for postgresql is known. For a server under `annulus \
              run`, use annulus run --explain -- {server}"
-        )));
+        ));
     }
     let started = SystemTime::now();
     let measured = !args.quick;
@@ -73,9 +73,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Fault> {
     let text = match args.json {
         true => {
             let json = serde_json::to_string_pretty(&report);
-            json.map_err(|error| {
-                Fault::failed(format!("cannot write the report as JSON: {error}"))
-            })? + "\n"
+            json.map_err(|error| failed!("cannot write the report as JSON: {error}"))? + "\n"
         }
         false => text::text(&report),
     };

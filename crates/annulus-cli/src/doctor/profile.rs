@@ -76,7 +76,7 @@ fn docker() -> String {
 /// Returns the same rules in the format of OCI runtimes. containerd reads the files of pods in this format. In Docker's
 /// format it would ignore the conditions, and so allow `mount` and `bpf` to all containers.
 fn resolved() -> Result<String, Fault> {
-    let wrong = |error| Fault::failed(format!("cannot convert the profile: {error}"));
+    let wrong = |error| failed!("cannot convert the profile: {error}");
     let profile: Value = serde_json::from_str(&docker()).map_err(wrong)?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let rules: Vec<Value> = list(&profile["syscalls"])

@@ -79,10 +79,10 @@ impl Pictures {
                 .iter()
                 .find(|(_, other)| path.is_some() && other == path);
             if let (Some((other, _)), Some(path)) = (twin, path) {
-                return Err(Fault::usage(format!(
+                return Err(usage!(
                     "{other} and {option} both name {}; name two files",
                     path.display()
-                )));
+                ));
             }
         }
         let page = args.html.as_deref();
@@ -185,7 +185,7 @@ fn scale(comparisons: &[Comparison]) -> Option<Scale> {
 }
 
 fn unwritable(error: serde_json::Error) -> Fault {
-    Fault::failed(format!("writing the measurements as JSON: {error}"))
+    failed!("writing the measurements as JSON: {error}")
 }
 
 /// Makes a report on one JSON file, or a comparison of two.
@@ -220,17 +220,13 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Fault> {
 /// Reads a JSON file of `bench file` or `bench net`.
 fn read(path: &Path, budget_bytes: usize) -> Result<Comparison, Fault> {
     let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| Fault::usage(format!("reading {shown}: {error}")))?;
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
-        Fault::usage(format!(
-            "{shown} is not JSON: {error}; give a file that --json wrote"
-        ))
-    })?;
+    let text = fs::read_to_string(path).map_err(|error| usage!("reading {shown}: {error}"))?;
+    let value: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|error| usage!("{shown} is not JSON: {error}; give a file that --json wrote"))?;
     let unfit = |error: serde_json::Error| {
-        Fault::usage(format!(
+        usage!(
             "{shown} does not have the format of this version: {error}; measure again, or use the version that wrote it"
-        ))
+        )
     };
     let load = &value["load"];
     if load["rw"].is_string() {
@@ -241,7 +237,7 @@ fn read(path: &Path, budget_bytes: usize) -> Result<Comparison, Fault> {
         let report: NetReport = serde_json::from_value(value).map_err(unfit)?;
         return Comparison::of_network(&report, budget_bytes).map_err(unwritable);
     }
-    Err(Fault::usage(format!(
+    Err(usage!(
         "{shown} is not from annulus bench file or annulus bench net; give a file that their --json wrote"
-    )))
+    ))
 }

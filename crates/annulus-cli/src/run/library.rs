@@ -54,30 +54,26 @@ fn not_found(candidates: &[PathBuf]) -> String {
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {
     let path = path.display();
-    Fault::usage(format!(
-        "cannot read --library {path}: {error}; name a {NAME}"
-    ))
+    usage!("cannot read --library {path}: {error}; name a {NAME}")
 }
 
 fn check(path: PathBuf) -> Result<PathBuf, Fault> {
     let shown = path.display();
     let kind = elf::inspect(&path).map_err(|error| unreadable(&path, &error))?;
     let Kind::Elf(facts) = kind else {
-        return Err(Fault::usage(format!(
-            "{shown} is not a shared library; name a {NAME}"
-        )));
+        return Err(usage!("{shown} is not a shared library; name a {NAME}"));
     };
     if facts.machine != elf::OWN {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} is for {}, but the programs of this machine are for {}; build it on this machine",
             facts.machine,
             elf::OWN
-        )));
+        ));
     }
     if !facts.is_shared || facts.interpreter.is_some() {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} is a program, not a shared library; name a {NAME}"
-        )));
+        ));
     }
     Ok(path)
 }

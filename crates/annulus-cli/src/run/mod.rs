@@ -185,10 +185,10 @@ impl Variables {
             .any(|byte| b": ".contains(byte))
         {
             let path = path.display();
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "{PRELOAD} cannot contain {path}, because colons and spaces separate its paths; name a copy of it or a \
                  link to it with --library"
-            )));
+            ));
         }
         let before = self.0.iter().find(|(known, _)| known == name);
         let mut value = path.as_os_str().to_owned();
@@ -233,9 +233,7 @@ fn options(args: &RunArgs, variables: &mut Variables) -> Result<(), Fault> {
     if let Some(log) = &args.log {
         let refused = |error: io::Error| {
             let log = log.display();
-            Fault::usage(format!(
-                "cannot write to --log {log}: {error}; name a file in a writable directory"
-            ))
+            usage!("cannot write to --log {log}: {error}; name a file in a writable directory")
         };
         // The program may change its directory before the library writes.
         let path = std::path::absolute(log).map_err(refused)?;

@@ -43,7 +43,7 @@ impl EchoAddr {
         if let Some(path) = args.unix {
             let listener = bind_path(path)?;
             let own_path = SocketPath::new(path.to_owned())
-                .map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
+                .map_err(|error| failed!("{}: {error}", path.display()))?;
             return Ok(EchoAddr::Unix(listener, own_path));
         }
         let address = SharedAddr::new(args.addr);
@@ -150,7 +150,7 @@ pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
             let message = format!("cannot listen on {shown}: {error}; its directory must exist");
             return Err(Fault::usage(message));
         }
-        _ => return Err(Fault::failed(format!("cannot listen on {shown}: {error}"))),
+        _ => return Err(failed!("cannot listen on {shown}: {error}")),
     }
     let is_socket =
         fs::symlink_metadata(path).is_ok_and(|bound_to| bound_to.file_type().is_socket());
@@ -168,7 +168,7 @@ pub(super) fn bind_path(path: &Path) -> Result<UnixListener, Fault> {
     }
     fs::remove_file(path)
         .and_then(|()| UnixListener::bind(path))
-        .map_err(|error| Fault::failed(format!("cannot replace the stale socket {shown}: {error}")))
+        .map_err(|error| failed!("cannot replace the stale socket {shown}: {error}"))
 }
 
 /// The path of a Unix socket, which is removed at the end if it is still the same socket.

@@ -122,12 +122,12 @@ fn check_dir(dir: &Path) -> Result<(), Fault> {
     let shown = dir.display();
     match fs::metadata(dir) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Fault::usage(format!(
+        Ok(_) => Err(usage!(
             "{shown} is not a directory; name the directory to serve"
-        ))),
-        Err(error) => Err(Fault::usage(format!(
+        )),
+        Err(error) => Err(usage!(
             "cannot serve {shown}: {error}; name an existing directory"
-        ))),
+        )),
     }
 }
 
@@ -157,9 +157,9 @@ fn log(path: &Path, args: &HttpArgs) -> Result<AccessLog, Fault> {
         LogFormatName::Json => LogFormat::Json,
     };
     AccessLog::open(path, format).map_err(|error| {
-        Fault::usage(format!(
+        usage!(
             "cannot open --access-log {}: {error}; name a writable file",
             path.display()
-        ))
+        )
     })
 }

@@ -83,9 +83,7 @@ fn resolve_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
         query.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
     })?;
     let resolved = resolved.map_err(|error| {
-        Fault::failed(format!(
-            "cannot resolve `{host}`: {error}; write an address, such as 127.0.0.1"
-        ))
+        failed!("cannot resolve `{host}`: {error}; write an address, such as 127.0.0.1")
     })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     let mut left_out = None;
@@ -108,9 +106,9 @@ fn resolve_host(host: &str, port: u16) -> Result<Vec<ListenAddr>, Fault> {
             return Err(Fault::failed(refused(*address, error).to_string()));
         }
         (None, true) => {
-            return Err(Fault::failed(format!(
+            return Err(failed!(
                 "`{host}` has no address; write an address, such as 127.0.0.1"
-            )));
+            ));
         }
         (Some((address, error)), false) => {
             note!("annulus: cannot listen on {address}, which is skipped: {error}")
@@ -130,8 +128,7 @@ fn is_unavailable(error: &io::Error) -> bool {
 fn of_path(path: &Path) -> Result<ListenAddr, Fault> {
     let listener = bind_path(path)?;
     let own_path = SocketPath::new(path.to_owned());
-    let own_path =
-        own_path.map_err(|error| Fault::failed(format!("{}: {error}", path.display())))?;
+    let own_path = own_path.map_err(|error| failed!("{}: {error}", path.display()))?;
     Ok(ListenAddr::Shared {
         socket: listener.into(),
         name: format!("unix:{}", path.display()),
@@ -204,7 +201,5 @@ fn unix_name(listener: &StdUnixListener) -> String {
 }
 
 fn not_a_listener(index: usize, error: &str) -> Fault {
-    Fault::usage(format!(
-        "--addr systemd: passed socket {index} is not a stream listener: {error}"
-    ))
+    usage!("--addr systemd: passed socket {index} is not a stream listener: {error}")
 }

@@ -62,9 +62,9 @@ pub(crate) fn enable(args: &EnableArgs) -> Result<ExitCode, Fault> {
         check_own(&file, &text)?;
         return match has_loaded(&unit) {
             true => print(&format!("{id} is on a ring already; nothing was changed\n")),
-            false => Err(Fault::failed(format!(
+            false => Err(failed!(
                 "{id} is enabled already, but does not run with the library; run `annulus disable {id}` first"
-            ))),
+            )),
         };
     }
     let addresses = served_addresses(&unit)?;
@@ -112,7 +112,7 @@ pub(crate) fn disable(args: &DisableArgs) -> Result<ExitCode, Fault> {
 pub(crate) fn status() -> Result<ExitCode, Fault> {
     needs_systemd()?;
     let folders = fs::read_dir(UNITS)
-        .map_err(|error| Fault::failed(format!("cannot list the units in {UNITS}: {error}")))?;
+        .map_err(|error| failed!("cannot list the units in {UNITS}: {error}"))?;
     let folders = folders.flatten().map(|folder| folder.path());
     let enabled = folders.filter(|folder| folder.join(FILE).exists());
     let mut names: Vec<String> = enabled
@@ -163,9 +163,9 @@ fn describe(unit: &Unit) -> String {
 fn needs_systemd() -> Result<(), Fault> {
     match Path::new(BOOTED).exists() {
         true => Ok(()),
-        false => Err(Fault::failed(format!(
+        false => Err(failed!(
             "systemd does not run this machine (there is no {BOOTED}); start the server with `annulus run -- COMMAND`"
-        ))),
+        )),
     }
 }
 
@@ -182,7 +182,7 @@ fn needs_root_and_systemd() -> Result<(), Fault> {
 /// Returns the addresses on which the service accepts connections. Fails if the library could not serve them.
 fn served_addresses(unit: &Unit) -> Result<Vec<SocketAddr>, Fault> {
     let id = unit.id();
-    let refused = |reason: String| Fault::failed(format!("{id} was not changed: {reason}"));
+    let refused = |reason: String| failed!("{id} was not changed: {reason}");
     let Some(main) = unit.main_process().filter(|_| unit.is_running()) else {
         return Err(refused(format!(
             "it does not run (state {}); start it first (systemctl start {id}), so that its answers can be compared",
@@ -253,10 +253,7 @@ fn read(file: &Path) -> Result<Option<String>, Fault> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Fault::failed(format!(
-            "cannot read {}: {error}",
-            file.display()
-        ))),
+        Err(error) => Err(failed!("cannot read {}: {error}", file.display())),
     }
 }
 
@@ -264,10 +261,10 @@ fn read(file: &Path) -> Result<Option<String>, Fault> {
 fn check_own(file: &Path, text: &str) -> Result<(), Fault> {
     match text.starts_with(MARK) {
         true => Ok(()),
-        false => Err(Fault::failed(format!(
+        false => Err(failed!(
             "{} is not from `annulus enable`, so it was not changed; remove it by hand, and restart the service",
             file.display()
-        ))),
+        )),
     }
 }
 
@@ -276,10 +273,10 @@ fn write(file: &Path, text: &str) -> Result<(), Fault> {
     let written = fs::create_dir_all(folder).and_then(|()| fs::write(file, text));
     written.map_err(|error| {
         let _ = remove(file);
-        Fault::failed(format!(
+        failed!(
             "cannot write {}: {error}; the service was not changed",
             file.display()
-        ))
+        )
     })
 }
 
@@ -289,7 +286,7 @@ fn remove(file: &Path) -> Result<(), Fault> {
     if let Some(folder) = file.parent() {
         let _ = fs::remove_dir(folder);
     }
-    removed.map_err(|error| Fault::failed(format!("cannot remove {}: {error}", file.display())))
+    removed.map_err(|error| failed!("cannot remove {}: {error}", file.display()))
 }
 
 fn restart(id: &str) -> Result<(), Fault> {
@@ -314,10 +311,10 @@ fn settle(id: &str, addresses: &[SocketAddr]) -> Result<Unit, Fault> {
         if Instant::now() > until {
             let missing = list(&missing);
             let state = unit.state();
-            return Err(Fault::failed(format!(
+            return Err(failed!(
                 "it is {state} and did not listen on {missing} within {} s",
                 START_MAX.as_secs()
-            )));
+            ));
         }
         thread::sleep(CHECK_INTERVAL);
     }
@@ -339,8 +336,7 @@ fn check(id: &str, addresses: &[SocketAddr]) -> Result<usize, Fault> {
     let serving = loop {
         for address in std::iter::repeat_n(addresses, SET_CONNECTIONS).flatten() {
             let connection = TcpStream::connect_timeout(address, CONNECT_MAX);
-            let refused =
-                |error| Fault::failed(format!("{address} accepts no connection: {error}"));
+            let refused = |error| failed!("{address} accepts no connection: {error}");
             connections.push(connection.map_err(refused)?);
         }
         let is_last = connections.len() >= most;
@@ -348,11 +344,11 @@ fn check(id: &str, addresses: &[SocketAddr]) -> Result<usize, Fault> {
         match wait_for_ring(&unit, time)? {
             Some(serving) => break serving,
             None if is_last => {
-                return Err(Fault::failed(format!(
+                return Err(failed!(
                     "{} connections got no ring: it does not wait for them on an epoll set, or several threads wait on \
                      one, or io_uring is refused to it",
                     connections.len()
-                )));
+                ));
             }
             None => {}
         }
@@ -402,9 +398,7 @@ fn rolled_back(unit: &Unit, addresses: &[SocketAddr], fault: Fault) -> Fault {
             note!("annulus: {id}: {after}");
             fault
         }
-        fault => Fault::failed(format!(
-            "{id} cannot run on a ring: {fault}; {after}{logged}"
-        )),
+        fault => failed!("{id} cannot run on a ring: {fault}; {after}{logged}"),
     }
 }
 

@@ -50,20 +50,20 @@ impl Unit {
         let stem = name.strip_suffix(SERVICE).unwrap_or(name);
         let is_usual = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
         if stem.is_empty() || !stem.chars().all(is_usual) {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "`{name}` is not the name of a service; write one that `systemctl list-units --type=service` lists"
-            )));
+            ));
         }
         if let Some(kind) = OTHER_KINDS.iter().find(|kind| stem.ends_with(**kind)) {
             let stem = stem.trim_end_matches(kind);
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "{name} is not a service, and only services have processes; name its service, such as {stem}"
-            )));
+            ));
         }
         if stem.ends_with('@') {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "{name} is a template; name one of its instances, such as {stem}1"
-            )));
+            ));
         }
         let shown = systemctl(&["show", PROPERTIES, "--", &format!("{stem}{SERVICE}")])?;
         let properties = shown.lines().filter_map(|line| line.split_once('='));
@@ -72,9 +72,9 @@ impl Unit {
         // The name is part of a path.
         match unit.id().ends_with(SERVICE) && !unit.id().contains('/') {
             true => Ok(unit),
-            false => Err(Fault::failed(format!(
+            false => Err(failed!(
                 "systemd reports no properties of {name}; try `systemctl status {name}`"
-            ))),
+            )),
         }
     }
 
@@ -142,11 +142,11 @@ impl Unit {
             _ => self.property("NRestarts").parse() != Ok(0u64),
         };
         match has_ended {
-            true => Err(Fault::failed(format!(
+            true => Err(failed!(
                 "it ended (state {}, result {})",
                 self.state(),
                 self.property("Result")
-            ))),
+            )),
             false => Ok(()),
         }
     }
@@ -283,9 +283,7 @@ pub(super) fn systemctl(args: &[&str]) -> Result<String, Fault> {
         .stdin(Stdio::null())
         .process_group(0);
     let output = command.output().map_err(|error| {
-        Fault::failed(format!(
-            "cannot run systemctl: {error}; install systemd, or use `annulus run`"
-        ))
+        failed!("cannot run systemctl: {error}; install systemd, or use `annulus run`")
     })?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
@@ -293,9 +291,7 @@ pub(super) fn systemctl(args: &[&str]) -> Result<String, Fault> {
             let error = String::from_utf8_lossy(&output.stderr);
             // The second line says which command has the reason.
             let error = error.lines().next().unwrap_or_default();
-            Err(Fault::failed(format!(
-                "`systemctl {shown}` failed: {error}"
-            )))
+            Err(failed!("`systemctl {shown}` failed: {error}"))
         }
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn run<L: Observed>(
     observer: &mut Observer<L>,
     interval: Duration,
 ) -> Result<End, Fault> {
-    let failed = |error: io::Error| Fault::failed(format!("cannot use the terminal: {error}"));
+    let failed = |error: io::Error| failed!("cannot use the terminal: {error}");
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         flag::register(signal, stop.clone()).map_err(failed)?;

@@ -81,10 +81,10 @@ fn once<L: Observed>(
                 ExitCode::SUCCESS
             })
         }
-        Observation::Ended => Err(Fault::failed(format!(
+        Observation::Ended => Err(failed!(
             "process {} ended within the first interval, so there is nothing to show",
             observer.facts().pid
-        ))),
+        )),
     }
 }
 
@@ -176,8 +176,6 @@ fn print(text: &str) -> Result<bool, Fault> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Fault::failed(format!(
-            "cannot write to standard output: {error}"
-        ))),
+        Err(error) => Err(failed!("cannot write to standard output: {error}")),
     }
 }

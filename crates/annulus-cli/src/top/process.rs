@@ -30,9 +30,9 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn find(pid: u32) -> Result<Process, Fault> {
         Process::running(pid).ok_or_else(|| {
-            Fault::failed(format!(
+            failed!(
                 "there is no process {pid}; `annulus top` without arguments lists the processes that share their metrics"
-            ))
+            )
         })
     }
 

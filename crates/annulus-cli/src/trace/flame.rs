@@ -58,9 +58,9 @@ impl Graphs {
         Destination::of(OPTION, path, true)?;
         let shown = path.display();
         if !is_installed("perf") {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "{OPTION} {shown}: perf is not installed (Debian: apt install linux-perf)"
-            )));
+            ));
         }
         let graphs = Graphs {
             path: path.to_path_buf(),
@@ -70,7 +70,7 @@ impl Graphs {
         let probe = graphs.record(&[std::process::id()]);
         probe
             .and_then(Recorder::end)
-            .map_err(|why| Fault::usage(format!("{OPTION} {shown}: {why}")))?;
+            .map_err(|why| usage!("{OPTION} {shown}: {why}"))?;
         Ok(graphs)
     }
 

@@ -138,10 +138,10 @@ pub(crate) fn verdict_on<P>(traced: &[Traced<P>]) -> Result<(), Fault> {
     let names: Vec<&str> = missing.map(|one| one.variant.as_str()).collect();
     match names.is_empty() {
         true => Ok(()),
-        false => Err(Fault::failed(format!(
+        false => Err(failed!(
             "no flame graph of {}; the reason is printed above",
             names.join(", ")
-        ))),
+        )),
     }
 }
 

@@ -57,7 +57,7 @@ impl Judge {
     pub(crate) fn new(rules: &[Rule], measured: &Measured<'_>) -> Result<Judge, Fault> {
         for rule in rules {
             if let Some(why) = inapplicable(rule, measured) {
-                return Err(Fault::usage(format!("--alert '{rule}': {why}")));
+                return Err(usage!("--alert '{rule}': {why}"));
             }
         }
         Ok(Judge {

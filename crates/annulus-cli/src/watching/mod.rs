@@ -51,8 +51,7 @@ pub(crate) fn serving(args: &WatchArgs) -> Result<Watching, Fault> {
     if !args.alert.is_empty() {
         let alerts = Alerts::new(args.alert.iter().cloned());
         let running = alerts.run(CHECK_INTERVAL, |event| note!("annulus: {event}"));
-        let running =
-            running.map_err(|error| Fault::failed(format!("cannot check alerts: {error}")))?;
+        let running = running.map_err(|error| failed!("cannot check alerts: {error}"))?;
         watching._alerts = Some(running);
     }
     Ok(watching)
@@ -72,5 +71,5 @@ pub(crate) fn refused(option: &str, error: &io::Error) -> Fault {
         }
         _ => format!("give {option} another address"),
     };
-    Fault::failed(format!("{error}; {advice}"))
+    failed!("{error}; {advice}")
 }

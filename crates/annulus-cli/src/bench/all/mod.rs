@@ -49,8 +49,8 @@ pub(crate) fn all(args: &AllArgs) -> Result<ExitCode, Fault> {
     let output = Output::new(args)?;
     let dir = args.dir.as_deref().unwrap_or(Path::new("."));
     let machine = Machine::of(File::open(dir).ok().as_ref());
-    let scratch = tempfile::tempdir()
-        .map_err(|error| Fault::failed(format!("creating a temporary folder: {error}")))?;
+    let scratch =
+        tempfile::tempdir().map_err(|error| failed!("creating a temporary folder: {error}"))?;
     let processors = allowed_processors()?;
     let steps = steps(dir, scratch.path(), &processors, args.short)?;
     signals::end_in_order();
@@ -116,10 +116,10 @@ impl Output {
     fn new(args: &AllArgs) -> Result<Output, Fault> {
         let folder = &args.out;
         fs::create_dir_all(folder).map_err(|error| {
-            Fault::usage(format!(
+            usage!(
                 "--out {}: cannot create the folder: {error}; name a folder that you can write in",
                 folder.display()
-            ))
+            )
         })?;
         let (page_path, json_path) = (folder.join("report.html"), folder.join("report.json"));
         Ok(Output {

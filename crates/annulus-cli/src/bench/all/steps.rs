@@ -189,9 +189,8 @@ impl Plan {
         let command = match name {
             "redis-server" => {
                 let conf = scratch.join("redis.conf");
-                fs::write(&conf, "bind 127.0.0.1\nsave \"\"\nappendonly no\n").map_err(
-                    |error| Fault::failed(format!("writing {}: {error}", conf.display())),
-                )?;
+                fs::write(&conf, "bind 127.0.0.1\nsave \"\"\nappendonly no\n")
+                    .map_err(|error| failed!("writing {}: {error}", conf.display()))?;
                 format!("{program} {} --port {{port}}", conf.display())
             }
             "memcached" => format!("{program} -u root -l 127.0.0.1 -p {{port}} -U 0 -t 1 -c 4096"),

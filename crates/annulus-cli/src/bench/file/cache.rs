@@ -115,22 +115,22 @@ pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
     let most = (available as f64 * MEMORY_SHARE) as u64;
     let buffers = plan.block_bytes * plan.depth_max() as u64;
     if buffers > most {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--depth {} of --bs {} needs {buffers} bytes of buffers; {available} bytes of memory are available",
             plan.depth_max(),
             plan.block_bytes
-        )));
+        ));
     }
     let (most, of) = match plan.memory_bytes {
         None => (most - buffers, available),
         Some(limit) => (within_limit(plan, limit)?.min(most - buffers), limit),
     };
     if file.cache == Cache::Hot && file.total_bytes() > most {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--hot: {} bytes do not fit into the page cache; {of} bytes of memory are available; try --size {}M",
             file.total_bytes(),
             most >> 20
-        )));
+        ));
     }
     Ok(())
 }
@@ -140,12 +140,12 @@ pub(crate) fn check_fits(plan: &Plan, file: &TestFile) -> Result<(), Fault> {
 fn within_limit(plan: &Plan, limit: u64) -> Result<u64, Fault> {
     let own = plan.depth_max() as u64 * (plan.block_bytes + BESIDE_BUFFER_BYTES);
     if own > limit / 2 {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--memory {limit}: the buffers and threads of --depth {} may take {own} bytes, which must be less than \
              half of it; try --memory {}M",
             plan.depth_max(),
             (2 * own).div_ceil(1 << 20)
-        )));
+        ));
     }
     Ok(limit - own)
 }
@@ -207,12 +207,11 @@ fn evict(file: &TestFile) -> Result<(), Fault> {
         if let Err(error) = fdatasync(one)
             && file.contents != Contents::Unknown
         {
-            return Err(Fault::failed(format!("flushing the file: {error}")));
+            return Err(failed!("flushing the file: {error}"));
         }
         let part = NonZeroU64::new(file.file_bytes);
-        fadvise(one, file.offset_bytes, part, Advice::DontNeed).map_err(|error| {
-            Fault::failed(format!("dropping the file's pages from the cache: {error}"))
-        })
+        fadvise(one, file.offset_bytes, part, Advice::DontNeed)
+            .map_err(|error| failed!("dropping the file's pages from the cache: {error}"))
     })
 }
 
@@ -243,9 +242,9 @@ fn resident(file: &TestFile) -> Result<Option<f64>, Fault> {
                 mappable = false;
             }
             Err(error) => {
-                return Err(Fault::failed(format!(
+                return Err(failed!(
                     "reading which pages of the file are in memory (mincore): {error}"
-                )));
+                ));
             }
         }
         Ok(())
@@ -261,15 +260,11 @@ fn read_through(file: &File, offset: u64, size: u64) -> Result<(), Fault> {
         let length = (end - at).min(WARM_BYTES as u64) as usize;
         match file.read_at(&mut buffer[..length], at) {
             Ok(0) => {
-                return Err(Fault::failed(format!(
-                    "the file ends at {at}; it was longer at the start"
-                )));
+                return Err(failed!("the file ends at {at}; it was longer at the start"));
             }
             Ok(count) => at += count as u64,
             Err(error) => {
-                return Err(Fault::failed(format!(
-                    "reading the file at offset {at}: {error}"
-                )));
+                return Err(failed!("reading the file at offset {at}: {error}"));
             }
         }
     }

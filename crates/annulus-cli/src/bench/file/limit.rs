@@ -78,12 +78,10 @@ impl Limit {
         limit.set_up().map_err(|error| {
             let folder = limit.folder.display();
             match error.kind() {
-                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Fault::usage(
-                    format!("--memory needs root: cannot create the cgroup {folder}: {error}"),
-                ),
-                _ => Fault::usage(format!(
-                    "--memory: cannot create the cgroup {folder}: {error}"
-                )),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                    usage!("--memory needs root: cannot create the cgroup {folder}: {error}")
+                }
+                _ => usage!("--memory: cannot create the cgroup {folder}: {error}"),
             }
         })?;
         Ok(limit)
@@ -117,12 +115,8 @@ impl Limit {
 
     /// Moves this process into it. The memory of all later reads is charged to it.
     pub(crate) fn enter(&self) -> Result<(), Fault> {
-        move_into(&self.folder).map_err(|error| {
-            Fault::failed(format!(
-                "entering the cgroup {}: {error}",
-                self.folder.display()
-            ))
-        })
+        move_into(&self.folder)
+            .map_err(|error| failed!("entering the cgroup {}: {error}", self.folder.display()))
     }
 
     /// Moves this process back to its own cgroup, which may fail if the cgroup is gone.

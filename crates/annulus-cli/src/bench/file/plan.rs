@@ -180,9 +180,9 @@ impl Plan {
     fn check_blocks(&self) -> Result<(), Fault> {
         let bs = self.block_bytes;
         if bs == 0 || !bs.is_multiple_of(BLOCK_MULTIPLE) || bs > BLOCK_MAX {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "--bs {bs}: a block is a multiple of {BLOCK_MULTIPLE} bytes, up to 1 GiB"
-            )));
+            ));
         }
         let files = self.files;
         let most = match self.opens {
@@ -190,7 +190,7 @@ impl Plan {
             false => FILES_MAX,
         };
         if files == 0 || files > most {
-            return Err(Fault::usage(format!("--files {files}: from 1 to {most}")));
+            return Err(usage!("--files {files}: from 1 to {most}"));
         }
         if self.opens && (self.writes() || self.cache == Cache::Direct || self.size_bytes.is_some())
         {
@@ -204,15 +204,15 @@ impl Plan {
                 return Err(Fault::usage("--size 0: it must be at least one block"));
             }
             if !size.is_multiple_of(bs) {
-                return Err(Fault::usage(format!(
+                return Err(usage!(
                     "--size {size} is not a multiple of --bs {bs}; try --size {}",
                     size - size % bs
-                )));
+                ));
             }
             if size / bs < files as u64 {
-                return Err(Fault::usage(format!(
+                return Err(usage!(
                     "--files {files}: --size {size} has fewer blocks of {bs} bytes than that"
-                )));
+                ));
             }
         }
         if self.zipf.is_some() && (!self.random() || self.once || self.cache == Cache::Cold) {
@@ -221,33 +221,28 @@ impl Plan {
             ));
         }
         if !self.offset_bytes.is_multiple_of(bs) {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "--offset {} is not a multiple of --bs {bs}",
                 self.offset_bytes
-            )));
+            ));
         }
         Ok(())
     }
 
     fn check_counts(&self) -> Result<(), Fault> {
         if self.repeat == 0 || self.repeat > REPEAT_MAX {
-            return Err(Fault::usage(format!(
-                "--repeat {}: from 1 to {REPEAT_MAX}",
-                self.repeat
-            )));
+            return Err(usage!("--repeat {}: from 1 to {REPEAT_MAX}", self.repeat));
         }
         for (option, count) in [("threads", self.threads), ("drivers", self.drivers)] {
             if let Some(count) = count.filter(|&count| count == 0 || count > THREADS_MAX) {
-                return Err(Fault::usage(format!(
-                    "--{option} {count}: from 1 to {THREADS_MAX}"
-                )));
+                return Err(usage!("--{option} {count}: from 1 to {THREADS_MAX}"));
             }
         }
         if let Some(memory) = self.memory_bytes.filter(|&memory| memory < MEMORY_MIN) {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "--memory {memory}: the process itself needs at least {} MiB",
                 MEMORY_MIN >> 20
-            )));
+            ));
         }
         Ok(())
     }
@@ -262,9 +257,7 @@ fn depths(requested: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
         requested
     } {
         if depth == 0 || depth > DEPTH_MAX {
-            return Err(Fault::usage(format!(
-                "--depth {depth}: a depth is from 1 to {DEPTH_MAX}"
-            )));
+            return Err(usage!("--depth {depth}: a depth is from 1 to {DEPTH_MAX}"));
         }
         if !depths.contains(&depth) {
             depths.push(depth);

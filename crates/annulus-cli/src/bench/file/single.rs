@@ -294,9 +294,7 @@ fn check_afterwards(
     if plan.writes() {
         // Flush the written data, so that the check reads it from the device.
         for one in file.buffered.iter() {
-            fdatasync(one).map_err(|error| {
-                Fault::failed(format!("flushing the file after a run: {error}"))
-            })?;
+            fdatasync(one).map_err(|error| failed!("flushing the file after a run: {error}"))?;
         }
         if file.cache != Cache::Hot {
             cache::prepare(file, Cache::Direct)?;
@@ -310,7 +308,7 @@ fn check_afterwards(
         file.contents,
         stamp,
     )
-    .map_err(|error| Fault::failed(format!("reading the file again after a run: {error}")))
+    .map_err(|error| failed!("reading the file again after a run: {error}"))
 }
 
 fn sample(

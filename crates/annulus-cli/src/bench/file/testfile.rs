@@ -131,29 +131,29 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
         (ErrorKind::ReadOnlyFilesystem, _) => "; choose a --dir on a writable file system".into(),
         _ => String::new(),
     };
-    Fault::usage(format!("cannot {verb} {}: {error}{hint}", path.display()))
+    usage!("cannot {verb} {}: {error}{hint}", path.display())
 }
 
 /// Opens a file of the user or a device.
 fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault> {
     let shown = path.display();
     if plan.files > 1 {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--files {} creates its own files: give a directory, not {shown}",
             plan.files
-        )));
+        ));
     }
     let kind = meta.file_type();
     if !kind.is_file() && !kind.is_block_device() {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} is not a file, a block device or a directory"
-        )));
+        ));
     }
     if plan.writes() && !plan.overwrite {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} exists and this load would write to it; --overwrite allows that and destroys its contents, \
              or give a directory"
-        )));
+        ));
     }
     let open = |flags: OFlags| {
         let mut options = OpenOptions::new();
@@ -169,9 +169,7 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
         OFlags::empty()
     };
     let buffered = open(first).map_err(|error| match error.kind() {
-        ErrorKind::ResourceBusy => Fault::usage(format!(
-            "{shown} is in use (mounted?), so it is not written to"
-        )),
+        ErrorKind::ResourceBusy => usage!("{shown} is in use (mounted?), so it is not written to"),
         _ => cannot("open", path, &error),
     })?;
     let length = length_of(&buffered, path)?;
@@ -208,10 +206,10 @@ fn existing(plan: &Plan, path: &Path, meta: &Metadata) -> Result<TestFile, Fault
 /// Returns the length of a file or a device. Some files that can be opened have none.
 fn length_of(file: &File, path: &Path) -> Result<u64, Fault> {
     seek(file, rustix::fs::SeekFrom::End(0)).map_err(|error| {
-        Fault::usage(format!(
+        usage!(
             "cannot determine the length of {} ({error}): choose a regular file or a block device",
             path.display()
-        ))
+        )
     })
 }
 
@@ -219,27 +217,25 @@ fn length_of(file: &File, path: &Path) -> Result<u64, Fault> {
 fn part_of(plan: &Plan, path: &Path, length: u64) -> Result<u64, Fault> {
     let (shown, bs, offset) = (path.display(), plan.block_bytes, plan.offset_bytes);
     if length == 0 {
-        return Err(Fault::usage(format!(
-            "{shown} is empty; choose a file with data"
-        )));
+        return Err(usage!("{shown} is empty; choose a file with data"));
     }
     if offset >= length {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--offset {offset} is beyond the end of {shown} ({length} bytes)"
-        )));
+        ));
     }
     let rest = length - offset;
     if rest < bs {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} has {length} bytes, {rest} from --offset {offset}: less than one block of {bs}; choose a larger \
              file, or a smaller --bs"
-        )));
+        ));
     }
     let size = plan.size_bytes.unwrap_or(rest - rest % bs);
     if size > rest {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--size {size} exceeds {shown}: {length} bytes, {rest} from --offset {offset}"
-        )));
+        ));
     }
     enough_blocks(plan, size)?;
     Ok(size)
@@ -250,10 +246,10 @@ fn enough_blocks(plan: &Plan, size: u64) -> Result<(), Fault> {
     if size / bs >= depth as u64 {
         return Ok(());
     }
-    Err(Fault::usage(format!(
+    Err(usage!(
         "{size} bytes have {} blocks of {bs}, fewer than --depth {depth}; use a larger file, or a smaller --bs",
         size / bs
-    )))
+    ))
 }
 
 /// Decides whether direct I/O is possible, and checks its alignment.
@@ -270,17 +266,17 @@ fn choose_direct(
         (Ok(_), Some(align))
             if plan.cache == Cache::Direct && !plan.block_bytes.is_multiple_of(align) =>
         {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "--bs {} is not a multiple of {align}, which direct I/O requires here; use --bs {align} or --buffered",
                 plan.block_bytes
-            )));
+            ));
         }
         (Ok(_), _) => None,
     };
     match (impossible, direct) {
-        (Some(why), _) if plan.cache == Cache::Direct && plan.cache_requested => Err(Fault::usage(
-            format!("--direct: {why}; omit it, or choose another folder"),
-        )),
+        (Some(why), _) if plan.cache == Cache::Direct && plan.cache_requested => {
+            Err(usage!("--direct: {why}; omit it, or choose another folder"))
+        }
         (Some(why), _) if plan.cache == Cache::Direct => {
             // A file system in memory has no cold state.
             file.cache = if in_memory(first) {
@@ -334,7 +330,7 @@ fn fill(file: &TestFile, plan: &Plan) -> Result<(), Fault> {
             }
             _ => "",
         };
-        Fault::failed(format!("writing {which} at offset {at}: {error}{hint}"))
+        failed!("writing {which} at offset {at}: {error}{hint}")
     };
     // Bypassing the page cache is faster, and leaves the cache unchanged.
     let to = file

@@ -22,9 +22,9 @@ pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
         "tokio" => tokio_echo::serve,
         "hyper" => return net_http(args),
         other => {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "no server is called `{other}`; there are ring, epoll, tokio and hyper"
-            )));
+            ));
         }
     };
     let listener = listen(args)?;
@@ -34,8 +34,9 @@ pub(crate) fn net_server(args: &NetServerArgs) -> Result<ExitCode, Fault> {
 /// Runs the built-in HTTP server.
 fn net_http(args: &NetServerArgs) -> Result<ExitCode, Fault> {
     let body = match &args.body {
-        Some(path) => std::fs::read(path)
-            .map_err(|error| Fault::failed(format!("reading {}: {error}", path.display())))?,
+        Some(path) => {
+            std::fs::read(path).map_err(|error| failed!("reading {}: {error}", path.display()))?
+        }
         None => b"Hello, World!".to_vec(),
     };
     let listener = listen(args)?;
@@ -52,13 +53,13 @@ fn listen(args: &NetServerArgs) -> Result<TcpListener, Fault> {
         Ok(listener)
     };
     crate::bench::machine::allow_many_open_files();
-    bind().map_err(|error| Fault::failed(format!("listening on {}: {error}", args.addr)))
+    bind().map_err(|error| failed!("listening on {}: {error}", args.addr))
 }
 
 fn ended(args: &NetServerArgs, served: std::io::Result<Infallible>) -> Result<ExitCode, Fault> {
     match served {
         Ok(never) => match never {},
-        Err(error) => Err(Fault::failed(format!("the server {}: {error}", args.name))),
+        Err(error) => Err(failed!("the server {}: {error}", args.name)),
     }
 }
 
@@ -69,12 +70,11 @@ pub(crate) fn net_child(args: &NetChildArgs) -> Result<ExitCode, Fault> {
         for &cpu in args.cpu.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
             set.set(cpu);
         }
-        sched_setaffinity(None, &set).map_err(|error| {
-            Fault::failed(format!("going to processors {:?}: {error}", args.cpu))
-        })?;
+        sched_setaffinity(None, &set)
+            .map_err(|error| failed!("going to processors {:?}: {error}", args.cpu))?;
     }
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| Fault::failed(format!("asking to end with the parent: {error}")))?;
+        .map_err(|error| failed!("asking to end with the parent: {error}"))?;
     // The parent may have exited before the signal was set.
     let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if u32::try_from(parent) != Ok(args.parent) {
@@ -84,8 +84,5 @@ pub(crate) fn net_child(args: &NetChildArgs) -> Result<ExitCode, Fault> {
         return Err(Fault::usage("no program to become"));
     };
     let error = Command::new(program).args(rest).exec();
-    Err(Fault::failed(format!(
-        "starting {}: {error}",
-        program.to_string_lossy()
-    )))
+    Err(failed!("starting {}: {error}", program.to_string_lossy()))
 }

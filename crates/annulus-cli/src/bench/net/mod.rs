@@ -216,9 +216,7 @@ fn ready(options: &Options, cell: Cell, variant: &Variant) -> Result<Ready, Faul
         let (target, workload) = (plan.target.clone(), plan.workload.clone());
         let doing = "the server's keys were being given values (--fill)";
         let filled = signals::unless_interrupted(doing, move || load::fill(&target, &workload))?;
-        filled.map_err(|error| {
-            Fault::failed(format!("--fill: giving the keys their values: {error}"))
-        })?;
+        filled.map_err(|error| failed!("--fill: giving the keys their values: {error}"))?;
     }
     Ok(Ready { server, plan, pid })
 }

@@ -83,9 +83,8 @@ impl Options {
         let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
         let serves_pages = protocol == "http" && compared && !has_path;
         let pages = serves_pages.then(|| Pages::new(&sizes, seed)).transpose();
-        let pages = pages.map_err(|error| {
-            Fault::failed(format!("writing the files that are to be served: {error}"))
-        })?;
+        let pages =
+            pages.map_err(|error| failed!("writing the files that are to be served: {error}"))?;
         let mut connections = args.connections.clone();
         connections.sort_unstable();
         connections.dedup();
@@ -287,23 +286,19 @@ fn page(
     body: Option<&Path>,
 ) -> Result<Workload, Fault> {
     if let Some(bytes) = post.filter(|&bytes| bytes > SIZE_MAX) {
-        return Err(Fault::usage(format!(
-            "--post {bytes}: at most {SIZE_MAX} bytes"
-        )));
+        return Err(usage!("--post {bytes}: at most {SIZE_MAX} bytes"));
     }
     let path = path.unwrap_or("/");
     let host = host.cloned().unwrap_or_default();
     for (name, value) in [("path", path), ("host", &host)] {
         if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "--{name}: only visible ASCII letters; write others as %20"
-            )));
+            ));
         }
     }
     if !path.starts_with('/') {
-        return Err(Fault::usage(format!(
-            "--path {path}: a path begins with `/`"
-        )));
+        return Err(usage!("--path {path}: a path begins with `/`"));
     }
     Ok(Workload::Http {
         path: path.into(),
@@ -316,7 +311,7 @@ fn page(
 
 /// Reads the expected body from a file.
 fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
-    let wrong = |why: String| Fault::usage(format!("--body {}: {why}", path.display()));
+    let wrong = |why: String| usage!("--body {}: {why}", path.display());
     let bytes = std::fs::read(path)
         .map_err(|error| wrong(format!("{error}; give a file with the body's bytes")))?;
     match bytes.len() as u64 > SIZE_MAX {
@@ -329,9 +324,7 @@ fn expected(path: &Path) -> Result<Arc<[u8]>, Fault> {
 fn lengths(what: &[ResponseLength]) -> Result<Vec<Option<u64>>, Fault> {
     let mut lengths: Vec<Option<u64>> = what.iter().map(|what| what.0).collect();
     if let Some(size) = lengths.iter().flatten().find(|size| **size > SIZE_MAX) {
-        return Err(Fault::usage(format!(
-            "--what {size}: files of at most {SIZE_MAX} bytes"
-        )));
+        return Err(usage!("--what {size}: files of at most {SIZE_MAX} bytes"));
     }
     lengths.sort_unstable();
     lengths.dedup();
@@ -344,9 +337,7 @@ fn lengths(what: &[ResponseLength]) -> Result<Vec<Option<u64>>, Fault> {
 fn sizes(requested: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
     for &size in requested {
         if size < least || size > SIZE_MAX {
-            return Err(Fault::usage(format!(
-                "--size {size}: from {least} to {SIZE_MAX} bytes"
-            )));
+            return Err(usage!("--size {size}: from {least} to {SIZE_MAX} bytes"));
         }
     }
     let mut sizes = requested.to_vec();
@@ -358,15 +349,15 @@ fn sizes(requested: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
 fn check(args: &LoadArgs) -> Result<(), Fault> {
     let within = |option: &str, value: usize, max: usize| match (1..=max).contains(&value) {
         true => Ok(()),
-        false => Err(Fault::usage(format!("--{option} {value}: from 1 to {max}"))),
+        false => Err(usage!("--{option} {value}: from 1 to {max}")),
     };
     for &connections in &args.connections {
         within("connections", connections, CONNECTIONS_MAX)?;
         if connections < args.threads {
-            return Err(Fault::usage(format!(
+            return Err(usage!(
                 "--threads {}: more than --connections {connections}; each thread needs a connection",
                 args.threads
-            )));
+            ));
         }
     }
     within("pipeline", args.pipeline, PIPELINE_MAX)?;
@@ -380,9 +371,9 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
     if let Some(rate) = args.rate
         && !(1.0..=100e6).contains(&rate)
     {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--rate {rate}: from 1 to 100000000 requests a second"
-        )));
+        ));
     }
     if (args.trace.syscalls || args.trace.flamegraph.is_some())
         && args.addr.is_some()
@@ -395,9 +386,9 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
     if let Some(pid) = args.pid
         && !std::path::Path::new(&format!("/proc/{pid}/task")).is_dir()
     {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--pid {pid}: there is no such process; give the server's"
-        )));
+        ));
     }
     Ok(())
 }
@@ -411,9 +402,7 @@ fn processors(args: &LoadArgs, compared: bool) -> Result<Processors, Fault> {
     for (option, requested) in [("cpu", &args.cpu), ("server-cpu", &args.server_cpu)] {
         for cpu in requested {
             if !allowed.contains(cpu) {
-                return Err(Fault::usage(format!(
-                    "--{option} {cpu}: this process may use {allowed:?}"
-                )));
+                return Err(usage!("--{option} {cpu}: this process may use {allowed:?}"));
             }
         }
     }

@@ -42,7 +42,7 @@ impl Server {
     pub(crate) fn start(variant: &Variant, options: &Options, cell: Cell) -> Result<Server, Fault> {
         let cpus = &options.server_cpus;
         let name = variant.name().to_string();
-        let failed = |why: String| Fault::failed(format!("starting {name}: {why}"));
+        let failed = |why: String| failed!("starting {name}: {why}");
         let own = std::env::current_exe()
             .map_err(|error| failed(format!("finding our own program: {error}")))?;
         let fixed_address = match variant {
@@ -128,22 +128,22 @@ impl Server {
                 }
             }
         }
-        Err(Fault::failed(format!(
+        Err(failed!(
             "{} does not listen after {} s",
             self.name,
             PATIENCE.as_secs()
-        )))
+        ))
     }
 
     fn address_in(&self, line: &str) -> Result<SocketAddr, Fault> {
         let address = line.trim().strip_prefix(LISTENING).map(str::parse);
         match address {
             Some(Ok(address)) => Ok(address),
-            _ => Err(Fault::failed(format!(
+            _ => Err(failed!(
                 "{} printed `{1}` instead of `{LISTENING}ADDRESS`",
                 self.name,
                 line.trim()
-            ))),
+            )),
         }
     }
 }

@@ -67,10 +67,10 @@ pub(super) fn variants(
     // The built-in servers do not serve the paths that `--path` names.
     let own = if has_path { &[] } else { all_of(protocol) };
     if own.is_empty() && (args.server_cmd.is_empty() || !args.variants.is_empty()) {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "bench net {protocol} needs the server's ADDR, for example 127.0.0.1:8080; only servers of echo, \
              and of http without --path, are built in (--server-cmd NAME=CMD starts others)"
-        )));
+        ));
     }
     let mut list: Vec<Variant> = Vec::new();
     if args.variants.is_empty() || args.variants == ["all"] {
@@ -113,10 +113,7 @@ pub(super) fn variants(
             .iter()
             .any(|other| other.name() == variant.name())
         {
-            return Err(Fault::usage(format!(
-                "two variants are called `{}`",
-                variant.name()
-            )));
+            return Err(usage!("two variants are called `{}`", variant.name()));
         }
     }
     Ok(list)
@@ -130,18 +127,13 @@ fn unknown(requested: &str, own: &[&str]) -> Fault {
         .map_or(String::new(), |(_, name)| {
             format!("; did you mean `{name}`?")
         });
-    Fault::usage(format!(
-        "--variants {requested}: there are {}{near}",
-        own.join(", ")
-    ))
+    usage!("--variants {requested}: there are {}{near}", own.join(", "))
 }
 
 /// Parses `NAME=program argument {addr}`. The command is split at spaces and runs without a shell.
 fn command(text: &str) -> Result<Variant, Fault> {
     let wrong = |why: &str| {
-        Fault::usage(format!(
-            "--server-cmd {text}: {why}; write for example mine='/opt/mine --listen {{addr}}'"
-        ))
+        usage!("--server-cmd {text}: {why}; write for example mine='/opt/mine --listen {{addr}}'")
     };
     let (name, command) = text.split_once('=').ok_or_else(|| wrong("no NAME="))?;
     let argv: Vec<String> = command.split_whitespace().map(str::to_string).collect();

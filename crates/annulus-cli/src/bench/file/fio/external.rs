@@ -35,13 +35,12 @@ impl External {
             .stdin(Stdio::null())
             .output();
         let version = version.map_err(|error| {
-            Fault::usage(format!(
+            usage!(
                 "--with-fio: cannot run fio: {error}; install it, such as by `apt-get install fio`"
-            ))
+            )
         })?;
         let folder = std::env::temp_dir().join(format!("annulus-fio-{}", std::process::id()));
-        fs::create_dir(&folder)
-            .map_err(|error| Fault::failed(format!("making {}: {error}", folder.display())))?;
+        fs::create_dir(&folder).map_err(|error| failed!("making {}: {error}", folder.display()))?;
         let mut external = External {
             version: String::from_utf8_lossy(&version.stdout).trim().to_string(),
             job_file: path.to_path_buf(),
@@ -56,7 +55,7 @@ impl External {
         if let Some((text, lines)) = without_lines(bytes, plan) {
             let copy = external.folder.join("job.fio");
             fs::write(&copy, text)
-                .map_err(|error| Fault::failed(format!("writing {}: {error}", copy.display())))?;
+                .map_err(|error| failed!("writing {}: {error}", copy.display()))?;
             external.job_file = copy;
             external
                 .notes
@@ -68,7 +67,7 @@ impl External {
     /// Runs fio. Returns its result of each job of the plan.
     pub(super) fn pass(&self, plan: &Plan) -> Result<Vec<FioReport>, Fault> {
         let json = self.folder.join("output.json");
-        let failed = |error: std::io::Error| Fault::failed(format!("running fio: {error}"));
+        let failed = |error: std::io::Error| failed!("running fio: {error}");
         let child = Command::new("fio")
             .args(["--output-format=json", "--eta=never", "--output"])
             .arg(&json)

@@ -104,9 +104,9 @@ impl Files {
         let failed = |error: &io::Error| {
             let shown = path.display();
             let bytes = needs.bytes;
-            Fault::failed(format!(
+            failed!(
                 "laying out {shown} with {bytes} bytes: {error}; choose a smaller `size` or another `directory`"
-            ))
+            )
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -147,8 +147,7 @@ impl Files {
                     Err(error) => Err(error.into()),
                 }
             });
-            renewed
-                .map_err(|error| Fault::failed(format!("emptying {}: {error}", path.display())))?;
+            renewed.map_err(|error| failed!("emptying {}: {error}", path.display()))?;
         }
         Ok(())
     }
@@ -174,7 +173,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Fault {
         }
         _ => "",
     };
-    Fault::usage(format!("cannot {verb} {shown}: {error}{hint}"))
+    usage!("cannot {verb} {shown}: {error}{hint}")
 }
 
 /// Returns the files of a clone and the part of them that it uses.
@@ -193,8 +192,7 @@ fn clone_files(job: &Job, clone: usize) -> Result<CloneFiles, Fault> {
             .map(|name| Path::new(folder).join(name))
             .collect(),
     };
-    let about =
-        |text: String| Fault::usage(format!("[{}], line {}: {text}", job.section, job.line));
+    let about = |text: String| usage!("[{}], line {}: {text}", job.section, job.line);
     let shortest = || -> Result<u64, Fault> {
         let mut least = u64::MAX;
         for path in &paths {
@@ -273,12 +271,10 @@ fn length(path: &Path) -> Result<Option<u64>, Fault> {
         let file = File::open(path).map_err(|error| cannot("open", path, &error))?;
         return seek(&file, rustix::fs::SeekFrom::End(0))
             .map(Some)
-            .map_err(|error| Fault::failed(format!("finding the length of {shown}: {error}")));
+            .map_err(|error| failed!("finding the length of {shown}: {error}"));
     }
     if !meta.is_file() {
-        return Err(Fault::usage(format!(
-            "{shown} is neither a file nor a block device"
-        )));
+        return Err(usage!("{shown} is neither a file nor a block device"));
     }
     Ok(Some(meta.len()))
 }
@@ -313,16 +309,17 @@ fn may_be_used(path: &Path, needs: &FileNeeds, overwrite: bool) -> Result<(), Fa
         return Ok(());
     };
     if needs.written && !overwrite {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} exists and [{}] would write to it; --overwrite allows that and destroys its content",
             needs.job
-        )));
+        ));
     }
     if length < needs.bytes && !overwrite {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "{shown} has {length} bytes and [{}] needs {}; --overwrite lets it grow, or use a smaller `size`",
-            needs.job, needs.bytes
-        )));
+            needs.job,
+            needs.bytes
+        ));
     }
     Ok(())
 }
@@ -357,10 +354,10 @@ pub(super) fn open(job: &Job, clone_files: &CloneFiles) -> Result<Arc<[File]>, F
             .custom_flags(flags.bits() as i32)
             .open(path);
         let file = file.map_err(|error| match error.kind() {
-            ErrorKind::InvalidInput if options.direct => Fault::usage(format!(
+            ErrorKind::InvalidInput if options.direct => usage!(
                 "direct=1: {} is on a file system without O_DIRECT; use direct=0 or another `directory`",
                 path.display()
-            )),
+            ),
             _ => cannot("open", path, &error),
         })?;
         advise(options, clone_files, &file);

@@ -49,10 +49,7 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     let plan = plan::plan(&bytes, &|name| std::env::var(name).ok())
         .map_err(|list| refused(path, &list))?;
     if args.repeat == 0 || args.repeat > REPEAT_MAX {
-        return Err(Fault::usage(format!(
-            "--repeat {}: from 1 to {REPEAT_MAX}",
-            args.repeat
-        )));
+        return Err(usage!("--repeat {}: from 1 to {REPEAT_MAX}", args.repeat));
     }
     print_text(&heading(args, path, &plan))?;
     if args.job.parse_only {
@@ -111,19 +108,16 @@ pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
 
 fn read(path: &Path) -> Result<Vec<u8>, Fault> {
     let shown = path.display();
-    let wrong =
-        |error: std::io::Error| Fault::usage(format!("cannot read the job file {shown}: {error}"));
+    let wrong = |error: std::io::Error| usage!("cannot read the job file {shown}: {error}");
     let meta = std::fs::metadata(path).map_err(wrong)?;
     if meta.is_dir() {
-        return Err(Fault::usage(format!(
-            "--job {shown} is a directory; name a job file"
-        )));
+        return Err(usage!("--job {shown} is a directory; name a job file"));
     }
     if meta.len() > FILE_BYTES_MAX {
-        return Err(Fault::usage(format!(
+        return Err(usage!(
             "--job {shown} has {} bytes; a job file has at most {FILE_BYTES_MAX}",
             meta.len()
-        )));
+        ));
     }
     std::fs::read(path).map_err(wrong)
 }

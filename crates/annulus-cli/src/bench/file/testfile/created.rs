@@ -38,10 +38,7 @@ pub(super) fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     let kind = std::fs::metadata(dir).map_err(|error| cannot("open directory", dir, &error))?;
     // Checked before opening: opening a FIFO blocks until another process opens it for writing.
     if !kind.is_dir() {
-        return Err(Fault::usage(format!(
-            "--dir {} is not a directory",
-            dir.display()
-        )));
+        return Err(usage!("--dir {} is not a directory", dir.display()));
     }
     let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
     if plan.opens {
@@ -49,12 +46,7 @@ pub(super) fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
     }
     let free = fstatvfs(&folder)
         .map(|facts| facts.f_bavail.saturating_mul(facts.f_frsize))
-        .map_err(|error| {
-            Fault::failed(format!(
-                "reading the free space in {}: {error}",
-                dir.display()
-            ))
-        })?;
+        .map_err(|error| failed!("reading the free space in {}: {error}", dir.display()))?;
     let size = own_size(plan, free, dir)?;
     let (mut buffered, mut direct) = (Vec::new(), Ok(Vec::new()));
     for index in 0..plan.files {
@@ -85,10 +77,7 @@ pub(super) fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         }
     }
     fill(&file, plan).map_err(|fault| match fault {
-        Fault::Failed(text) => Fault::failed(format!(
-            "{text} (in {}, {free} bytes were free)",
-            dir.display()
-        )),
+        Fault::Failed(text) => failed!("{text} (in {}, {free} bytes were free)", dir.display()),
         other => other,
     })?;
     Ok(file)
@@ -124,7 +113,7 @@ fn make_tree(plan: &Plan, dir: &Path, folder: &File) -> Result<TestFile, Fault> 
         paths.push(path);
     }
     // Dirty pages cannot be evicted.
-    syncfs(folder).map_err(|error| Fault::failed(format!("flushing the small files: {error}")))?;
+    syncfs(folder).map_err(|error| failed!("flushing the small files: {error}"))?;
     let first = File::open(&paths[0]).map_err(|error| cannot("open", &paths[0], &error))?;
     Ok(TestFile {
         buffered: Arc::new([first]),
@@ -243,18 +232,18 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
     let least = (plan.depth_max() as u64 * plan.block_bytes).max(bs);
     if size < least {
         let least = least * OWN_FREE_SHARE;
-        return Err(Fault::failed(format!(
+        return Err(failed!(
             "no space for a test file in {}: {free} bytes are free, at least {least} are needed; choose another --dir",
             dir.display()
-        )));
+        ));
     }
     Ok(size)
 }
 
 fn not_enough_space(error: &io::Error, size: u64, free: u64, dir: &Path) -> Fault {
-    Fault::failed(format!(
+    failed!(
         "no space for a test file of {size} bytes in {}: {error}; {free} bytes are free; choose a smaller --size or \
          another --dir",
         dir.display()
-    ))
+    )
 }

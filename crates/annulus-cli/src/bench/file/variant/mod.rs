@@ -138,10 +138,10 @@ fn unknown(name: &str, all: &[AnyVariant]) -> Fault {
     let hint = nearest.map_or(String::new(), |nearest| {
         format!("did you mean `{nearest}`? ")
     });
-    Fault::usage(format!(
+    usage!(
         "unknown variant `{name}`; {hint}There are: default, all, {}",
         names.join(", ")
-    ))
+    )
 }
 
 /// Returns the text of `--list`.

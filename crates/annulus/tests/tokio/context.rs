@@ -23,7 +23,7 @@ use crate::on_core::OnCore;
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(3_600);
 
-/// Runs `test` with a builder for each backend.
+/// Runs `test` with a builder for each backend, and for io_uring with each mode of its ring.
 fn each_way(test: impl Fn(RuntimeBuilder)) {
     // The second is what a kernel with trap 68 gets.
     let modes = [SetupMode::Deferred, SetupMode::Cooperative];

@@ -2,142 +2,48 @@
 
 use annulus::metrics::{PreloadCounts, Snapshot, Source, SourceKind};
 
-/// Field of `Counts`, exported name and description of each counter. Names omit the prefix `annulus_` and the suffix
-/// `_total`. Gauges have their own names.
-const COUNTERS: [(&str, &str, &str); 23] = [
-    (
-        "submitted",
-        "submitted",
-        "Operations submitted to the kernel or to a blocking thread",
-    ),
-    (
-        "completed",
-        "completed",
-        "Completions, including those with an error",
-    ),
-    (
-        "failed",
-        "failed",
-        "Completions with an error, except cancelled and timed-out operations",
-    ),
-    (
-        "enters",
-        "enters",
-        "Calls of io_uring_enter, or of epoll_wait",
-    ),
-    (
-        "waits",
-        "waits",
-        "Calls of io_uring_enter or epoll_wait that may block",
-    ),
-    (
-        "entries",
-        "entries",
-        "Submission queue entries that the kernel has consumed",
-    ),
-    (
-        "wakeups",
-        "wakeups",
-        "System calls of other threads to wake a driver or a core",
-    ),
-    (
-        "sq_wakeups",
-        "sq_wakeups",
-        "Wake-ups of the kernel thread of SQPOLL",
-    ),
-    (
-        "cancels",
-        "cancels",
-        "Cancellations requested from the kernel",
-    ),
-    (
-        "cancelled",
-        "cancelled",
-        "Operations that completed as cancelled",
-    ),
-    ("timeouts", "timeouts", "Operations whose timeout expired"),
-    (
-        "short",
-        "short_transfers",
-        "Transfers shorter than requested, except at the end of a file",
-    ),
-    (
-        "resubmitted",
-        "resubmitted",
-        "Resubmissions of the rest of a short transfer",
-    ),
-    (
-        "no_buffers",
-        "no_buffers",
-        "Receives that failed because no buffer was free (ENOBUFS)",
-    ),
-    (
-        "cq_overflows",
-        "cq_overflows",
-        "Overflows of the completion queue",
-    ),
-    ("fixed", "fixed", "Operations that used registered memory"),
-    (
-        "leaked",
-        "leaked",
-        "Operations abandoned after the drain timeout, with their memory leaked",
-    ),
-    (
-        "close_timeouts",
-        "close_timeouts",
-        "Connections of dropped streams that were reset because the peer accepted no data within the close timeout",
-    ),
-    (
-        "panics",
-        "panics",
-        "Panics of wakers, buffers and other code of the program that the library caught",
-    ),
-    (
-        "pool_hits",
-        "pool_hits",
-        "Pages of a page pool that were in memory",
-    ),
-    (
-        "pool_misses",
-        "pool_misses",
-        "Pages of a page pool that were not in memory",
-    ),
-    (
-        "pool_evictions",
-        "pool_evictions",
-        "Pages that a page pool removed to make space",
-    ),
-    (
-        "pool_waits",
-        "pool_waits",
-        "Loads of a page pool that waited for a frame",
-    ),
-];
+/// The description of a field that has no other one.
+const NO_DESCRIPTION: &str = "A counter";
 
-/// Field of `Counts`, exported name and description of each gauge.
-pub(crate) const GAUGES: [(&str, &str, &str); 2] = [
-    (
-        "in_flight",
-        "in_flight",
-        "Operations currently in the kernel or on a blocking thread",
-    ),
-    (
-        "pool_held",
-        "pool_held",
-        "Frames of a page pool that guards hold though their pages are gone",
-    ),
-];
-
-/// Returns the name and the description of a gauge, or `None` if the field is a counter.
-pub(crate) fn gauge(field: &str) -> Option<(&'static str, &'static str)> {
-    let known = GAUGES.iter().find(|(known, ..)| *known == field);
-    known.map(|(_, name, help)| (*name, *help))
-}
-
-/// Returns the name and the description of a counter. A field that is not in the list keeps its name.
-pub(crate) fn counter(field: &'static str) -> (&'static str, &'static str) {
-    let known = COUNTERS.iter().find(|(known, ..)| *known == field);
-    known.map_or((field, "A counter"), |(_, name, help)| (*name, *help))
+/// Returns the exported name and the description of a field of `Counts`. The name omits the prefix `annulus_`, and the
+/// suffix `_total` of a counter.
+pub(crate) fn field(field: &'static str) -> (&'static str, &'static str) {
+    let description = match field {
+        "submitted" => "Operations submitted to the kernel or to a blocking thread",
+        "completed" => "Completions, including those with an error",
+        "failed" => "Completions with an error, except cancelled and timed-out operations",
+        "enters" => "Calls of io_uring_enter, or of epoll_wait",
+        "waits" => "Calls of io_uring_enter or epoll_wait that may block",
+        "entries" => "Submission queue entries that the kernel has consumed",
+        "wakeups" => "System calls of other threads to wake a driver or a core",
+        "sq_wakeups" => "Wake-ups of the kernel thread of SQPOLL",
+        "cancels" => "Cancellations requested from the kernel",
+        "cancelled" => "Operations that completed as cancelled",
+        "timeouts" => "Operations whose timeout expired",
+        "short" => "Transfers shorter than requested, except at the end of a file",
+        "resubmitted" => "Resubmissions of the rest of a short transfer",
+        "no_buffers" => "Receives that failed because no buffer was free (ENOBUFS)",
+        "cq_overflows" => "Overflows of the completion queue",
+        "fixed" => "Operations that used registered memory",
+        "leaked" => "Operations abandoned after the drain timeout, with their memory leaked",
+        "close_timeouts" => {
+            "Connections of dropped streams that were reset because the peer accepted no data within the close timeout"
+        }
+        "panics" => {
+            "Panics of wakers, buffers and other code of the program that the library caught"
+        }
+        "pool_hits" => "Pages of a page pool that were in memory",
+        "pool_misses" => "Pages of a page pool that were not in memory",
+        "pool_evictions" => "Pages that a page pool removed to make space",
+        "pool_waits" => "Loads of a page pool that waited for a frame",
+        "in_flight" => "Operations currently in the kernel or on a blocking thread",
+        "pool_held" => "Frames of a page pool that guards hold though their pages are gone",
+        _ => NO_DESCRIPTION,
+    };
+    match field {
+        "short" => ("short_transfers", description),
+        name => (name, description),
+    }
 }
 
 /// The names of the other metrics, without prefix and suffix, and their descriptions.
@@ -330,28 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_has_a_description() {
-        for (field, _) in Counts::default()
-            .fields()
-            .filter(|(field, _)| gauge(field).is_none())
-        {
-            assert_ne!(
-                counter(field).1,
-                "A counter",
-                "`{field}` is not in the list"
-            );
+    fn each_count_has_a_description() {
+        for (name, _) in Counts::default().fields() {
+            assert_ne!(field(name).1, NO_DESCRIPTION, "`{name}`");
         }
-        let fields = Counts::default().fields().count();
-        assert_eq!(
-            COUNTERS.len() + GAUGES.len(),
-            fields,
-            "an entry of the list is no longer a field"
-        );
-        assert!(
-            annulus::metrics::layout::GAUGES
-                .iter()
-                .copied()
-                .eq(GAUGES.map(|gauge| gauge.0))
-        );
     }
 }

@@ -13,6 +13,7 @@
 use std::io;
 use std::time::Duration;
 
+use annulus::metrics::layout::GAUGES;
 use annulus::metrics::{Every, Histogram, PreloadCounts, Snapshot, every};
 use metrics::{Label, counter, gauge, histogram};
 
@@ -44,11 +45,10 @@ impl Publisher {
         for kind in self.totals.kinds() {
             let source = [Label::new("source", kind.kind.name())];
             for (field, value) in kind.counters.fields() {
-                if let Some(known) = exported::gauge(field) {
-                    gauge!(named(known, ""), source.iter()).set(value as f64);
-                } else {
-                    counter!(named(exported::counter(field), "_total"), source.iter())
-                        .absolute(value);
+                let known = exported::field(field);
+                match GAUGES.contains(&field) {
+                    true => gauge!(named(known, ""), source.iter()).set(value as f64),
+                    false => counter!(named(known, "_total"), source.iter()).absolute(value),
                 }
             }
             for operation in &kind.operations {

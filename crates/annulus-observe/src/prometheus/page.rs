@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use annulus::metrics::layout::GAUGES;
 use annulus::metrics::{
     Histogram, OperationCounts, PreloadCounts, ReasonCounts, Snapshot, Source, Watch, watch,
 };
@@ -140,9 +141,9 @@ impl Collector for Page {
                 let found = fields(source).find(|(name, _)| *name == field);
                 (of(source), found.map_or(0, |(_, value)| value))
             });
-            match exported::gauge(field) {
-                Some(gauge) => gauges(out, gauge, rows)?,
-                None => counters(out, exported::counter(field), rows)?,
+            match GAUGES.contains(&field) {
+                true => gauges(out, exported::field(field), rows)?,
+                false => counters(out, exported::field(field), rows)?,
             }
         }
         let count = |kind: &Source| {

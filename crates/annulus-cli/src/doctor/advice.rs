@@ -47,6 +47,15 @@ pub(crate) struct Rule {
     pub(crate) check: fn(&Findings<'_>) -> Option<RuleReport>,
 }
 
+impl Rule {
+    pub(crate) const fn new(
+        name: &'static str,
+        check: fn(&Findings<'_>) -> Option<RuleReport>,
+    ) -> Rule {
+        Rule { name, check }
+    }
+}
+
 /// The result of a rule, without its name.
 pub(crate) struct RuleReport {
     pub(crate) severity: Severity,

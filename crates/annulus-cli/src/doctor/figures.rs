@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use self::Measurement::*;
 use crate::bench::spread::Spread;
 
 /// The measurements, in the order of the report.
@@ -27,43 +28,33 @@ pub(crate) enum Measurement {
 }
 
 impl Measurement {
-    pub(crate) const ALL: [Measurement; 15] = [
-        Measurement::Enter,
-        Measurement::Nop1,
-        Measurement::Nop8,
-        Measurement::Nop32,
-        Measurement::CachedPread,
-        Measurement::CachedRing,
-        Measurement::CachedHop,
-        Measurement::DirectPread,
-        Measurement::DirectRing,
-        Measurement::DirectHop,
-        Measurement::DirectRing8,
-        Measurement::DirectRing32,
-        Measurement::DirectPlain32,
-        Measurement::EchoEpoll,
-        Measurement::EchoRing,
+    /// All measurements, with their descriptions in the report.
+    const NAMES: [(Measurement, &str); 15] = [
+        (Enter, "io_uring_enter without work"),
+        (Nop1, "a NOP, one per enter"),
+        (Nop8, "a NOP, 8 per enter"),
+        (Nop32, "a NOP, 32 per enter"),
+        (CachedPread, "a cached 4 KiB read, pread"),
+        (CachedRing, "a cached 4 KiB read, ring"),
+        (CachedHop, "a cached 4 KiB read, blocking thread"),
+        (DirectPread, "a direct 4 KiB read, pread"),
+        (DirectRing, "a direct 4 KiB read, ring"),
+        (DirectHop, "a direct 4 KiB read, blocking thread"),
+        (DirectRing8, "a direct 4 KiB read, ring, 8 in flight"),
+        (DirectRing32, "a direct 4 KiB read, ring, 32 in flight"),
+        (DirectPlain32, "a direct 4 KiB read, ring, 32, unregistered"),
+        (EchoEpoll, "64 bytes echoed on loopback, epoll"),
+        (EchoRing, "64 bytes echoed on loopback, ring"),
     ];
+
+    /// Returns all measurements, in the order of the report.
+    pub(crate) fn all() -> impl ExactSizeIterator<Item = Measurement> {
+        Measurement::NAMES.into_iter().map(|(what, _)| what)
+    }
 
     /// Returns the description in the report.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Measurement::Enter => "io_uring_enter without work",
-            Measurement::Nop1 => "a NOP, one per enter",
-            Measurement::Nop8 => "a NOP, 8 per enter",
-            Measurement::Nop32 => "a NOP, 32 per enter",
-            Measurement::CachedPread => "a cached 4 KiB read, pread",
-            Measurement::CachedRing => "a cached 4 KiB read, ring",
-            Measurement::CachedHop => "a cached 4 KiB read, blocking thread",
-            Measurement::DirectPread => "a direct 4 KiB read, pread",
-            Measurement::DirectRing => "a direct 4 KiB read, ring",
-            Measurement::DirectHop => "a direct 4 KiB read, blocking thread",
-            Measurement::DirectRing8 => "a direct 4 KiB read, ring, 8 in flight",
-            Measurement::DirectRing32 => "a direct 4 KiB read, ring, 32 in flight",
-            Measurement::DirectPlain32 => "a direct 4 KiB read, ring, 32, unregistered",
-            Measurement::EchoEpoll => "64 bytes echoed on loopback, epoll",
-            Measurement::EchoRing => "64 bytes echoed on loopback, ring",
-        }
+        Measurement::NAMES[self as usize].1
     }
 }
 

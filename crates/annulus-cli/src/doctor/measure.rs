@@ -31,8 +31,7 @@ type Probe = Box<dyn FnMut(Duration) -> Result<f64, Failure>>;
 /// Runs all measurements that are possible here. Without `has_ring`, those with a ring are left out.
 pub(crate) fn measure(sample: &Sample, why_no_reads: &str, has_ring: bool) -> Figures {
     let (began, usage) = (Instant::now(), Usage::now());
-    let mut probes: Vec<(Measurement, Result<Probe, Failure>)> = Measurement::ALL
-        .into_iter()
+    let mut probes: Vec<(Measurement, Result<Probe, Failure>)> = Measurement::all()
         .map(|what| (what, probe(what, sample, why_no_reads, has_ring)))
         .collect();
     for (_, probe) in &mut probes {
@@ -263,7 +262,7 @@ mod tests {
         assert_eq!(measured, expected, "{:?}", figures.missing);
         assert_eq!(
             measured.len() + figures.missing.len(),
-            Measurement::ALL.len()
+            Measurement::all().len()
         );
         assert!(figures.figures.iter().all(|one| one.ns.median > 0.0));
         let enter = figures

@@ -14,38 +14,14 @@ const SQPOLL_SHARE: f64 = 0.05;
 const DEPTH_GAIN: f64 = 1.15;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        name: "disturbed",
-        check: disturbed,
-    },
-    Rule {
-        name: "backend-cached",
-        check: backend_cached,
-    },
-    Rule {
-        name: "backend-direct",
-        check: backend_direct,
-    },
-    Rule {
-        name: "backend-network",
-        check: backend_network,
-    },
-    Rule {
-        name: "depth",
-        check: depth,
-    },
-    Rule {
-        name: "buffers",
-        check: buffers,
-    },
-    Rule {
-        name: "batches",
-        check: batches,
-    },
-    Rule {
-        name: "sqpoll",
-        check: sqpoll,
-    },
+    Rule::new("disturbed", disturbed),
+    Rule::new("backend-cached", backend_cached),
+    Rule::new("backend-direct", backend_direct),
+    Rule::new("backend-network", backend_network),
+    Rule::new("depth", depth),
+    Rule::new("buffers", buffers),
+    Rule::new("batches", batches),
+    Rule::new("sqpoll", sqpoll),
 ];
 
 pub(crate) fn us(ns: f64) -> String {
@@ -56,12 +32,17 @@ pub(crate) fn us(ns: f64) -> String {
     }
 }
 
+/// Returns the figures whose samples vary widely.
+fn unsteady(figures: &Figures) -> Vec<Measurement> {
+    Measurement::all()
+        .filter(|&what| figures.ns(what).is_some() && !figures.is_steady(what))
+        .collect()
+}
+
 /// Returns whether the machine was idle enough for a comparison of the figures.
 fn is_reliable(figures: &Figures) -> bool {
-    let unsteady = (Measurement::ALL.iter())
-        .filter(|what| figures.ns(**what).is_some() && !figures.is_steady(**what));
     !is_disturbed(figures.others_busy, figures.stolen)
-        && unsteady.count() <= Measurement::ALL.len() / 3
+        && unsteady(figures).len() <= Measurement::all().len() / 3
 }
 
 fn reliable<'a>(findings: &'a Findings<'_>) -> Option<&'a Figures> {
@@ -70,10 +51,7 @@ fn reliable<'a>(findings: &'a Findings<'_>) -> Option<&'a Figures> {
 
 fn disturbed(findings: &Findings<'_>) -> Option<RuleReport> {
     let figures = findings.figures?;
-    let unsteady: Vec<&str> = (Measurement::ALL.iter())
-        .filter(|what| figures.ns(**what).is_some() && !figures.is_steady(**what))
-        .map(|what| what.name())
-        .collect();
+    let unsteady: Vec<&str> = unsteady(figures).iter().map(|what| what.name()).collect();
     let what = "the machine was busy with other work during the measurement, so the figures give no advice";
     let mut why = format!(
         "other processes used {:.2} and the hypervisor {:.2} of a processor",

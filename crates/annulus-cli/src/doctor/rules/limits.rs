@@ -15,46 +15,16 @@ const DESCRIPTORS_OF_PROGRAM: u64 = 64;
 const DESCRIPTORS_OF_SHELLS: u64 = 1024;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        name: "setup-mode",
-        check: setup_mode,
-    },
-    Rule {
-        name: "operations-on-threads",
-        check: operations,
-    },
-    Rule {
-        name: "registrations",
-        check: registrations,
-    },
-    Rule {
-        name: "memlock-short",
-        check: memlock_short,
-    },
-    Rule {
-        name: "memlock-arena",
-        check: memlock_arena,
-    },
-    Rule {
-        name: "memlock-in-namespace",
-        check: memlock_in_namespace,
-    },
-    Rule {
-        name: "descriptors-short",
-        check: descriptors_short,
-    },
-    Rule {
-        name: "descriptors-server",
-        check: descriptors_server,
-    },
-    Rule {
-        name: "completions-lost",
-        check: completions_lost,
-    },
-    Rule {
-        name: "iowait",
-        check: iowait,
-    },
+    Rule::new("setup-mode", setup_mode),
+    Rule::new("operations-on-threads", operations),
+    Rule::new("registrations", registrations),
+    Rule::new("memlock-short", memlock_short),
+    Rule::new("memlock-arena", memlock_arena),
+    Rule::new("memlock-in-namespace", memlock_in_namespace),
+    Rule::new("descriptors-short", descriptors_short),
+    Rule::new("descriptors-server", descriptors_server),
+    Rule::new("completions-lost", completions_lost),
+    Rule::new("iowait", iowait),
 ];
 
 fn setup_mode(findings: &Findings<'_>) -> Option<RuleReport> {

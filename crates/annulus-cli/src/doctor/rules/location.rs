@@ -10,66 +10,21 @@ const REQUESTS_LEAST: u64 = 64;
 const ALIGN_BYTES: usize = 4096;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        name: "in-memory",
-        check: in_memory,
-    },
-    Rule {
-        name: "overlay",
-        check: overlay,
-    },
-    Rule {
-        name: "fuse",
-        check: fuse,
-    },
-    Rule {
-        name: "network-file-system",
-        check: network,
-    },
-    Rule {
-        name: "no-direct",
-        check: no_direct,
-    },
-    Rule {
-        name: "not-tested",
-        check: not_tested,
-    },
-    Rule {
-        name: "alignment",
-        check: alignment,
-    },
-    Rule {
-        name: "buffered-writes",
-        check: buffered_writes,
-    },
-    Rule {
-        name: "scheduler",
-        check: scheduler,
-    },
-    Rule {
-        name: "nr-requests",
-        check: nr_requests,
-    },
-    Rule {
-        name: "write-cache",
-        check: write_cache,
-    },
-    Rule {
-        name: "poll-queues",
-        check: poll_queues,
-    },
-    Rule {
-        name: "polled",
-        check: polled,
-    },
-    Rule {
-        name: "rotational",
-        check: rotational,
-    },
-    Rule {
-        name: "stacked",
-        check: stacked,
-    },
+    Rule::new("in-memory", in_memory),
+    Rule::new("overlay", overlay),
+    Rule::new("fuse", fuse),
+    Rule::new("network-file-system", network),
+    Rule::new("no-direct", no_direct),
+    Rule::new("not-tested", not_tested),
+    Rule::new("alignment", alignment),
+    Rule::new("buffered-writes", buffered_writes),
+    Rule::new("scheduler", scheduler),
+    Rule::new("nr-requests", nr_requests),
+    Rule::new("write-cache", write_cache),
+    Rule::new("poll-queues", poll_queues),
+    Rule::new("polled", polled),
+    Rule::new("rotational", rotational),
+    Rule::new("stacked", stacked),
 ];
 
 fn filesystem<'a>(findings: &'a Findings<'_>) -> Option<(&'a Location, &'a str)> {

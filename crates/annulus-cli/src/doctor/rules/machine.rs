@@ -5,34 +5,13 @@ use crate::doctor::surroundings::{ContainerKind, Mitigation};
 use crate::doctor::traps;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        name: "kernel-traps",
-        check: kernel_traps,
-    },
-    Rule {
-        name: "vendor-kernel",
-        check: vendor_kernel,
-    },
-    Rule {
-        name: "processor-quota",
-        check: processor_quota,
-    },
-    Rule {
-        name: "mitigations",
-        check: mitigations,
-    },
-    Rule {
-        name: "virtual-machine",
-        check: virtual_machine,
-    },
-    Rule {
-        name: "huge-pages",
-        check: huge_pages,
-    },
-    Rule {
-        name: "wsl",
-        check: wsl,
-    },
+    Rule::new("kernel-traps", kernel_traps),
+    Rule::new("vendor-kernel", vendor_kernel),
+    Rule::new("processor-quota", processor_quota),
+    Rule::new("mitigations", mitigations),
+    Rule::new("virtual-machine", virtual_machine),
+    Rule::new("huge-pages", huge_pages),
+    Rule::new("wsl", wsl),
 ];
 
 /// Reports that the kernel has serious traps. The report lists each of them separately.

@@ -6,62 +6,20 @@ use crate::doctor::facts::Environment;
 use crate::doctor::surroundings::ContainerKind;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        name: "kernel-before-io-uring",
-        check: kernel_before,
-    },
-    Rule {
-        name: "kernel-too-old",
-        check: kernel_too_old,
-    },
-    Rule {
-        name: "not-built-in",
-        check: not_built_in,
-    },
-    Rule {
-        name: "sysctl-forbids",
-        check: sysctl_forbids,
-    },
-    Rule {
-        name: "sysctl-forbids-this-user",
-        check: sysctl_forbids_user,
-    },
-    Rule {
-        name: "seccomp-refuses",
-        check: seccomp_refuses,
-    },
-    Rule {
-        name: "seccomp-says-missing",
-        check: seccomp_says_missing,
-    },
-    Rule {
-        name: "seccomp-kills",
-        check: seccomp_kills,
-    },
-    Rule {
-        name: "seccomp-refuses-part",
-        check: seccomp_refuses_part,
-    },
-    Rule {
-        name: "security-module",
-        check: security_module,
-    },
-    Rule {
-        name: "sandbox",
-        check: sandbox,
-    },
-    Rule {
-        name: "memlock-no-ring",
-        check: memlock,
-    },
-    Rule {
-        name: "descriptors-no-ring",
-        check: descriptors,
-    },
-    Rule {
-        name: "refused-otherwise",
-        check: otherwise,
-    },
+    Rule::new("kernel-before-io-uring", kernel_before),
+    Rule::new("kernel-too-old", kernel_too_old),
+    Rule::new("not-built-in", not_built_in),
+    Rule::new("sysctl-forbids", sysctl_forbids),
+    Rule::new("sysctl-forbids-this-user", sysctl_forbids_user),
+    Rule::new("seccomp-refuses", seccomp_refuses),
+    Rule::new("seccomp-says-missing", seccomp_says_missing),
+    Rule::new("seccomp-kills", seccomp_kills),
+    Rule::new("seccomp-refuses-part", seccomp_refuses_part),
+    Rule::new("security-module", security_module),
+    Rule::new("sandbox", sandbox),
+    Rule::new("memlock-no-ring", memlock),
+    Rule::new("descriptors-no-ring", descriptors),
+    Rule::new("refused-otherwise", otherwise),
 ];
 
 fn when(

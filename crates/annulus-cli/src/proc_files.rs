@@ -12,6 +12,34 @@ pub(crate) fn read(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Returns the text of a small file, without spaces around it.
+pub(crate) fn text(path: &Path) -> Option<String> {
+    Some(read(path).ok()?.trim().to_owned())
+}
+
+/// Returns the value of a line `key: value`, as in `/proc/PID/status`.
+pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then(|| value.trim())
+    })
+}
+
+/// Returns the number of bytes in a line `key: N kB`.
+pub(crate) fn bytes(path: &str, key: &str) -> Option<u64> {
+    let text = read(path).ok()?;
+    let kib: u64 = value(&text, key)?.strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Returns the name in brackets, as in `none [mq-deadline] bfq`.
+pub(crate) fn chosen(line: &str) -> &str {
+    let inner = line
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    inner.map_or(line, |(name, _)| name)
+}
+
 /// A line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {

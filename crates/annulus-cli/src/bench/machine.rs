@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{major, minor};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,8 +10,9 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::doctor::Device;
 use crate::fault::Fault;
-use crate::proc_files;
+use crate::proc_files::{self, text};
 
 /// The machine, the file system and the disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,10 +61,10 @@ impl Machine {
         Machine {
             kernel: uname.release().to_string_lossy().into_owned(),
             architecture: uname.machine().to_string_lossy().into_owned(),
-            processor: line_value("/proc/cpuinfo", "model name"),
+            processor: processor(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
-            memory_bytes: kib_of_meminfo("MemTotal").map(|kib| kib << 10),
+            memory_bytes: proc_files::bytes("/proc/meminfo", "MemTotal"),
             filesystem: device.and_then(filesystem),
             disk: device.and_then(disk),
         }
@@ -144,7 +145,7 @@ pub(crate) fn allow_many_open_files() {
 
 /// Returns the memory that is available for a hot file.
 pub(crate) fn memory_available_bytes() -> Option<u64> {
-    kib_of_meminfo("MemAvailable").map(|kib| kib << 10)
+    proc_files::bytes("/proc/meminfo", "MemAvailable")
 }
 
 /// Makes the current resident memory the peak of this process. Without `/proc`, the peak stays as it is.
@@ -154,34 +155,12 @@ pub(crate) fn reset_peak_rss() {
 
 /// Returns the peak of the resident memory of this process since the last reset.
 pub(crate) fn peak_rss_bytes() -> Option<u64> {
-    bytes_of_status("VmHWM")
+    proc_files::bytes("/proc/self/status", "VmHWM")
 }
 
 /// Returns the memory of this process that is not of files.
 pub(crate) fn own_memory_bytes() -> Option<u64> {
-    bytes_of_status("RssAnon")
-}
-
-fn bytes_of_status(key: &str) -> Option<u64> {
-    let text = line_value("/proc/self/status", key)?;
-    let kib: u64 = text.trim_end_matches(" kB").trim().parse().ok()?;
-    Some(kib << 10)
-}
-
-fn kib_of_meminfo(key: &str) -> Option<u64> {
-    line_value("/proc/meminfo", key)?
-        .trim_end_matches(" kB")
-        .trim()
-        .parse()
-        .ok()
-}
-
-fn line_value(path: &str, key: &str) -> Option<String> {
-    let text = proc_files::read(path).ok()?;
-    text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name.trim() == key).then(|| value.trim().to_string())
-    })
+    proc_files::bytes("/proc/self/status", "RssAnon")
 }
 
 /// Returns the type of the file system with this device number.
@@ -193,45 +172,24 @@ fn filesystem(device: u64) -> Option<String> {
         .map(|mount| mount.kind)
 }
 
-fn disk(device: u64) -> Option<Disk> {
-    let link = PathBuf::from(format!(
-        "/sys/dev/block/{}:{}",
-        major(device),
-        minor(device)
-    ));
-    let mut folder = fs::canonicalize(link).ok()?;
-    // A partition has no queue; its parent folder, the disk, has one.
-    if !folder.join("queue").is_dir() {
-        folder = folder.parent()?.to_path_buf();
-    }
-    let queue = folder.join("queue");
+fn disk(number: u64) -> Option<Disk> {
+    let device = Device::below(Path::new("/sys"), major(number), minor(number))?;
+    let queue = Path::new("/sys/block").join(&device.name).join("queue");
     Some(Disk {
-        name: folder.file_name()?.to_string_lossy().into_owned(),
-        model: text(&folder.join("device/model")),
-        has_poll_queues: number(&queue.join("io_poll")) == Some(1_u64),
-        scheduler: text(&queue.join("scheduler")).map(|line| chosen(&line)),
-        rotational: number(&queue.join("rotational")).map(|value| value != 0),
-        queue_requests: number(&queue.join("nr_requests")),
-        logical_block_bytes: number(&queue.join("logical_block_size")),
-        read_ahead_kib: number(&queue.join("read_ahead_kb")),
+        model: device.model,
+        has_poll_queues: device.has_poll_queues,
+        scheduler: device.scheduler,
+        rotational: device.is_rotational,
+        queue_requests: device.nr_requests,
+        logical_block_bytes: device.logical_block_bytes,
+        read_ahead_kib: text(&queue.join("read_ahead_kb")).and_then(|kib| kib.parse().ok()),
+        name: device.name,
     })
 }
 
-/// Returns the name in brackets: `mq-deadline` of `none [mq-deadline] bfq`.
-fn chosen(line: &str) -> String {
-    let inner = line
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'));
-    inner.map_or(line, |(name, _)| name).to_string()
-}
-
-fn text(path: &Path) -> Option<String> {
-    let text = proc_files::read(path).ok()?;
-    Some(text.trim().to_string())
-}
-
-fn number(path: &Path) -> Option<u64> {
-    text(path)?.parse().ok()
+fn processor() -> Option<String> {
+    let text = proc_files::read("/proc/cpuinfo").ok()?;
+    proc_files::value(&text, "model name").map(str::to_owned)
 }
 
 /// The processor time so far of this process and of the machine, and the time stolen by the hypervisor. The time of

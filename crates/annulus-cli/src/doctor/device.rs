@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::surroundings::{chosen, text};
+use crate::proc_files::{chosen, text};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -44,7 +44,7 @@ impl Device {
         let schedulers = text(&queue.join("scheduler"));
         Some(Device {
             name: folder.file_name()?.to_string_lossy().into_owned(),
-            model: text(&folder.join("device/model")).map(|model| model.trim().to_owned()),
+            model: text(&folder.join("device/model")),
             scheduler: schedulers.as_deref().map(|line| chosen(line).to_owned()),
             schedulers: (schedulers.as_deref().unwrap_or_default())
                 .split_whitespace()

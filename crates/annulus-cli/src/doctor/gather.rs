@@ -11,9 +11,9 @@ use super::facts::{
     ProbeFact, Quirk, Refusal, RefusalKind, RingFacts, Seccomp, SetupMode,
 };
 use super::location::Location;
-use super::surroundings::{Surroundings, text};
+use super::surroundings::Surroundings;
 use crate::bench::all::parts::installed;
-use crate::proc_files;
+use crate::proc_files::{self, text, value};
 
 /// The capabilities that affect a rule, with their bits.
 const CAPABILITIES: [(u32, &str); 5] = [
@@ -154,12 +154,6 @@ fn engine() -> Option<EngineFact> {
     })
 }
 
-/// Returns the value of a line in the format of `/proc/self/status`.
-fn line<'a>(status: &'a str, key: &str) -> Option<&'a str> {
-    let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
-    rest.strip_prefix(':').map(str::trim)
-}
-
 fn policy(support: &Support) -> Policy {
     let status = proc_files::read("/proc/thread-self/status").unwrap_or_default();
     let group = support.io_uring_group();
@@ -170,15 +164,15 @@ fn policy(support: &Support) -> Policy {
             getegid().as_raw() == group
                 || getgroups().is_ok_and(|all| all.iter().any(|one| one.as_raw() == group))
         }),
-        seccomp: match line(&status, "Seccomp") {
+        seccomp: match value(&status, "Seccomp") {
             Some("2") => Seccomp::Filter,
             Some("1") => Seccomp::Strict,
             _ => Seccomp::Off,
         },
-        seccomp_filters: line(&status, "Seccomp_filters").and_then(|count| count.parse().ok()),
-        no_new_privileges: line(&status, "NoNewPrivs") == Some("1"),
+        seccomp_filters: value(&status, "Seccomp_filters").and_then(|count| count.parse().ok()),
+        no_new_privileges: value(&status, "NoNewPrivs") == Some("1"),
         user: getuid().as_raw(),
-        capabilities: capabilities(line(&status, "CapEff").unwrap_or_default()),
+        capabilities: capabilities(value(&status, "CapEff").unwrap_or_default()),
         is_initial_user_namespace: text(Path::new("/proc/self/uid_map"))
             .is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"])),
         security_modules: (text(Path::new("/sys/kernel/security/lsm")).unwrap_or_default())
@@ -197,9 +191,6 @@ fn capabilities(mask: &str) -> Vec<String> {
 }
 
 fn limits(support: &Support) -> Limits {
-    let memory = proc_files::read("/proc/meminfo").unwrap_or_default();
-    let kib: Option<u64> =
-        line(&memory, "MemTotal").and_then(|value| value.trim_end_matches(" kB").parse().ok());
     Limits {
         memlock_bytes: support.memlock_bytes(),
         memlock_hard_bytes: getrlimit(Resource::Memlock).maximum,
@@ -209,7 +200,7 @@ fn limits(support: &Support) -> Limits {
         processors: support.processors(),
         processors_online: processors_online().unwrap_or(support.processors()),
         processor_quota: quota(),
-        memory_bytes: kib.map(|kib| kib << 10),
+        memory_bytes: proc_files::bytes("/proc/meminfo", "MemTotal"),
     }
 }
 
@@ -263,8 +254,8 @@ mod tests {
         assert_eq!(capabilities("0000000000004000"), ["CAP_IPC_LOCK"]);
         assert!(capabilities("0").is_empty());
         let status = "Seccomp:\t0\nSeccomp_filters:\t3\n";
-        assert_eq!(line(status, "Seccomp"), Some("0"));
-        assert_eq!(line(status, "Seccomp_filters"), Some("3"));
+        assert_eq!(value(status, "Seccomp"), Some("0"));
+        assert_eq!(value(status, "Seccomp_filters"), Some("3"));
     }
 
     #[test]

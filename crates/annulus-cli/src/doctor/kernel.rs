@@ -17,7 +17,7 @@ impl Kernel {
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy().into_owned();
         let build = uname.version().to_string_lossy();
-        let signature = super::surroundings::text(&root.join("proc/version_signature"));
+        let signature = crate::proc_files::text(&root.join("proc/version_signature"));
         let (version, vendor) = upstream(&release, &build, signature.as_deref());
         let (has_io_uring_built_in, configuration) = configured(root, &release).unzip();
         Kernel {

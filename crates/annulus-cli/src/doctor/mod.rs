@@ -33,6 +33,7 @@ mod text;
 mod traps;
 mod worker;
 
+pub(crate) use device::Device;
 use facts::Environment;
 use figures::Figures;
 pub(crate) use gather::processors_online;

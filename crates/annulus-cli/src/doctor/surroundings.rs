@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::proc_files;
+use crate::proc_files::{chosen, text};
 
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -80,19 +80,6 @@ impl Surroundings {
                 .map(|line| chosen(&line).to_owned()),
         }
     }
-}
-
-/// Returns the content of a small file, without the last line break.
-pub(super) fn text(path: &Path) -> Option<String> {
-    Some(proc_files::read(path).ok()?.trim_end().to_owned())
-}
-
-/// Returns the name in brackets, as in `none [mq-deadline] bfq`.
-pub(super) fn chosen(line: &str) -> &str {
-    let inner = line
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'));
-    inner.map_or(line, |(name, _)| name)
 }
 
 fn container(root: &Path, release: &str) -> Option<Container> {

@@ -186,11 +186,8 @@ fn run_time_ns(text: &str) -> u64 {
 }
 
 fn field(status: &str, name: &str) -> u64 {
-    let value = status.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key == name).then(|| value.trim().parse().ok())?
-    });
-    value.unwrap_or(0)
+    let value = proc_files::value(status, name);
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 /// Counts system calls for [`COUNTED`] and divides them by the responses in that time.

@@ -32,34 +32,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 10] = [
-        Kind::Refused,
-        Kind::Reset,
-        Kind::Timeout,
-        Kind::ClosedEarly,
-        Kind::WrongResponse,
-        Kind::HttpStatus,
-        Kind::RedisError,
-        Kind::MemcachedError,
-        Kind::NoPort,
-        Kind::Other,
+    /// All kinds, with their names in reports.
+    const NAMES: [(Kind, &str); 10] = [
+        (Kind::Refused, "connection refused"),
+        (Kind::Reset, "connection reset"),
+        (Kind::Timeout, "timeout"),
+        (Kind::ClosedEarly, "closed early"),
+        (Kind::WrongResponse, "wrong response"),
+        (Kind::HttpStatus, "http status"),
+        (Kind::RedisError, "redis error"),
+        (Kind::MemcachedError, "memcached error"),
+        (Kind::NoPort, "no port left"),
+        (Kind::Other, "other"),
     ];
 
     /// Returns the name for reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::Refused => "connection refused",
-            Kind::Reset => "connection reset",
-            Kind::Timeout => "timeout",
-            Kind::ClosedEarly => "closed early",
-            Kind::WrongResponse => "wrong response",
-            Kind::HttpStatus => "http status",
-            Kind::RedisError => "redis error",
-            Kind::MemcachedError => "memcached error",
-            Kind::NoPort => "no port left",
-            Kind::Other => "other",
-        }
+        Kind::NAMES[self as usize].1
     }
 
     /// Returns the kind of a socket operation's error.
@@ -77,8 +66,8 @@ impl Kind {
 /// Error counts by kind, with the text of the first of each kind.
 #[derive(Clone, Debug, Default)]
 pub struct Errors {
-    counts: [u64; Kind::ALL.len()],
-    first: [Option<String>; Kind::ALL.len()],
+    counts: [u64; Kind::NAMES.len()],
+    first: [Option<String>; Kind::NAMES.len()],
 }
 
 impl Errors {
@@ -99,14 +88,14 @@ impl Errors {
 
     /// Returns the kinds that occurred, with their count and the text of the first.
     pub fn list(&self) -> impl Iterator<Item = (Kind, u64, &str)> {
-        Kind::ALL.into_iter().filter_map(|kind| {
+        Kind::NAMES.into_iter().filter_map(|(kind, _)| {
             let first = self.first[kind as usize].as_deref().unwrap_or_default();
             Some((kind, self.count(kind), first)).filter(|(_, count, _)| *count > 0)
         })
     }
 
     fn merge(&mut self, other: &Errors) {
-        for kind in Kind::ALL {
+        for (kind, _) in Kind::NAMES {
             self.counts[kind as usize] += other.count(kind);
             if let Some(text) = &other.first[kind as usize] {
                 self.first[kind as usize].get_or_insert_with(|| text.clone());

@@ -39,7 +39,7 @@ pub use pread::{Pread, Pread512};
 pub use residency::resident_bytes;
 pub use ring::{Registered, Ring, Setup, SubmitPolicy};
 pub use threads::on_owning_threads;
-pub use tokio_blocking::TokioBlocking;
+pub use tokio_blocking::{TokioBlocking, WORKERS, run_tasks};
 pub use tokio_fs::TokioFs;
 pub use tokio_ring::TokioRing;
 

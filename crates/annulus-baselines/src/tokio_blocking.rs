@@ -10,7 +10,7 @@ use crate::call;
 use crate::{Bench, Failure, Finished, Job, Memory, Variant, Worker};
 
 /// The number of workers without `--threads`, as in this project's published tables.
-pub(crate) const WORKERS: usize = 2;
+pub const WORKERS: usize = 2;
 
 /// Tokio's default limit of blocking threads.
 const BLOCKING_THREADS: usize = 512;
@@ -79,7 +79,11 @@ pub(crate) fn waiting(job: &Job) -> Option<String> {
 }
 
 /// Starts the clock, spawns a task for each state, waits for all of them, and gives the workers back.
-pub(crate) fn run_tasks<B: Bench, S, F>(
+///
+/// # Errors
+///
+/// Fails if a task panics.
+pub fn run_tasks<B: Bench, S, F>(
     runtime: &Runtime,
     bench: &B,
     states: Vec<S>,

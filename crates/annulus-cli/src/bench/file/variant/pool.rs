@@ -7,14 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use annulus::Engine;
-use annulus_baselines::{Bench, Failure, Finished, Job, Op, Variant, Worker, on_owning_threads};
+use annulus_baselines::{
+    Bench, Failure, Finished, Job, Op, Variant, WORKERS, Worker, on_owning_threads, run_tasks,
+};
 use annulus_pool::{Page, PagePool, PoolFile, Stats};
 use futures_executor::block_on;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Builder;
 
 use super::annulus::Opened;
-use super::tokio::{WORKERS, run_tasks};
+use super::submit::taken_back;
 
 /// The size of the parts in which a page may be.
 const GRAIN_BYTES: usize = 4096;
@@ -98,10 +100,10 @@ impl<B: Bench> Variant<B> for Pooled {
                     .enable_all()
                     .build()
                     .map_err(|error| Failure::failed("starting the Tokio runtime", &error))?;
-                let tasks = (0..job.depth)
-                    .map(|_| task(Arc::clone(&pages), bench.worker()))
-                    .collect();
-                run_tasks(&runtime, bench, tasks)?;
+                let workers = (0..job.depth).map(|_| bench.worker()).collect();
+                run_tasks(&runtime, bench, workers, |worker| {
+                    task(Arc::clone(&pages), worker)
+                })?;
             }
         }
         let after = pages.pool.stats();
@@ -229,9 +231,7 @@ impl Pages {
         };
         let all: FuturesUnordered<_> = (0..depth).map(task).collect();
         all.collect::<()>().await;
-        let worker = Rc::into_inner(worker)
-            .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-        Ok(worker.into_inner())
+        taken_back(worker)
     }
 }
 

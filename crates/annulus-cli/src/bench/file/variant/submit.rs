@@ -65,9 +65,7 @@ pub(crate) fn tasks<L: Worker, B: Buffer>(
             .map_err(|error| Failure::Failed(format!("spawning a task: {error}")))?;
     }
     pool.run();
-    let worker = Rc::into_inner(worker)
-        .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-    Ok(worker.into_inner())
+    taken_back(worker)
 }
 
 /// Runs the tasks of [`tasks`] as one future, for a thread that drives the ring itself. If the rate of a job requires a
@@ -91,9 +89,14 @@ pub(crate) async fn tasks_on<L: Worker, B: Buffer>(
             _ => break,
         }
     }
-    let worker = Rc::into_inner(worker)
-        .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))?;
-    Ok(worker.into_inner())
+    taken_back(worker)
+}
+
+/// Returns the worker that the tasks of a thread shared, after their end.
+pub(super) fn taken_back<L>(worker: Rc<RefCell<L>>) -> Result<L, Failure> {
+    Rc::into_inner(worker)
+        .map(RefCell::into_inner)
+        .ok_or_else(|| Failure::Failed("a task is still there after the end".into()))
 }
 
 /// Runs operations until the worker has none. Returns the buffer, unless an operation lost it.

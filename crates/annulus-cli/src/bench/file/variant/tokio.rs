@@ -7,15 +7,11 @@ use std::io;
 use std::sync::Arc;
 
 use annulus::Engine;
-use annulus_baselines::{Bench, Failure, Finished, Job, Variant, Worker};
+use annulus_baselines::{Bench, Failure, Finished, Job, Variant, WORKERS, Worker, run_tasks};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
 
 use super::annulus::{Memory, Opened, arena_buffer};
 use super::submit::{Buffer, Target, buffer, finish, submit, tasks_on};
-
-/// The default number of workers of the multi-thread runtime (`--threads`), equal to that of the baselines on Tokio.
-pub(super) const WORKERS: usize = 2;
 
 /// The kind of Tokio runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,36 +104,10 @@ impl OnTokio {
         let states: Vec<(B::Worker, M)> = (buffers.into_iter())
             .map(|buffer| (bench.worker(), buffer))
             .collect();
-        let tasks = (states.into_iter())
-            .map(|(worker, buffer)| task(Arc::clone(&opened.target), worker, buffer));
-        run_tasks(&runtime, bench, tasks.collect())
+        run_tasks(&runtime, bench, states, |(worker, buffer)| {
+            task(Arc::clone(&opened.target), worker, buffer)
+        })
     }
-}
-
-/// Starts the clock, spawns the tasks, and gives their workers back at their ends.
-pub(super) fn run_tasks<B: Bench, F>(
-    runtime: &Runtime,
-    bench: &B,
-    tasks: Vec<F>,
-) -> Result<(), Failure>
-where
-    F: Future<Output = B::Worker> + Send + 'static,
-{
-    let workers = runtime.block_on(async {
-        bench.go();
-        let tasks: Vec<JoinHandle<B::Worker>> = tasks.into_iter().map(tokio::spawn).collect();
-        let mut workers = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            workers.push(task.await);
-        }
-        workers
-    });
-    for worker in workers {
-        bench.done(worker.map_err(|error| {
-            Failure::Failed(format!("a task of the variant ended early: {error}"))
-        })?);
-    }
-    Ok(())
 }
 
 impl<B: Bench> Variant<B> for OnTokio {

@@ -178,9 +178,7 @@ impl Context {
                     }
                 }
             }
-            let submits = self.submit()?;
-            calls += submits;
-            (0..submits).for_each(|_| worker.called());
+            calls += self.submit(worker)?;
             if self.in_flight == 0 {
                 if !slept_until_later(worker) {
                     return Ok(calls);
@@ -206,9 +204,7 @@ impl Context {
                 } else if self.prepare_next(worker, slot)
                     && self.fresh.len() >= self.batching.submit_every
                 {
-                    let submits = self.submit()?;
-                    calls += submits;
-                    (0..submits).for_each(|_| worker.called());
+                    calls += self.submit(worker)?;
                 }
             }
         }
@@ -245,7 +241,7 @@ impl Context {
     }
 
     /// Submits all new operations. Returns the number of calls.
-    fn submit(&mut self) -> Result<u64, Failure> {
+    fn submit<L: Worker>(&mut self, worker: &mut L) -> Result<u64, Failure> {
         let (mut done, mut calls) = (0, 0);
         while done < self.fresh.len() {
             let rest = &mut self.fresh[done..];
@@ -260,6 +256,7 @@ impl Context {
                 )
             };
             calls += 1;
+            worker.called();
             if count > 0 {
                 done += count as usize;
                 self.in_flight += count as usize;

@@ -233,14 +233,9 @@ struct Driver {
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Memory>,
     ops: Vec<Op>,
-    fds: Vec<i32>,
     /// The slots without an operation.
     idle: Vec<usize>,
-    registered: Registered,
-    /// The number of slots per registered buffer: 1, unless the depth exceeds the kernel's limit of buffers.
-    slots_per_buffer: usize,
-    /// `RWF_DSYNC` for durable writes.
-    write_flags: i32,
+    target: Target,
     /// The number of new operations per submission while reaping.
     chunk: usize,
     /// The number of completions to wait for.
@@ -271,11 +266,13 @@ impl Driver {
             ring: ManuallyDrop::new(ring),
             memory: ManuallyDrop::new(memory),
             ops: vec![Op::default(); depth],
-            fds: job.files.iter().map(AsRawFd::as_raw_fd).collect(),
             idle: (0..depth).rev().collect(),
-            registered: kind.registered,
-            slots_per_buffer: depth.div_ceil(BUFFERS_MAX),
-            write_flags: if job.durable { libc::RWF_DSYNC } else { 0 },
+            target: Target {
+                fds: job.files.iter().map(AsRawFd::as_raw_fd).collect(),
+                registered: kind.registered,
+                slots_per_buffer: depth.div_ceil(BUFFERS_MAX),
+                write_flags: if job.durable { libc::RWF_DSYNC } else { 0 },
+            },
             chunk: match kind.submit_policy {
                 SubmitPolicy::Every(count) => count,
                 SubmitPolicy::Configured { submit_every, .. } => submit_every,
@@ -297,28 +294,28 @@ impl Driver {
     /// Runs the loop. Returns the number of enters.
     fn drive<L: Worker>(&mut self, worker: &mut L) -> Result<u64, Failure> {
         let (chunk, wait_for, refill_at) = (self.chunk, self.wait_for, self.refill_at);
-        let (registered, slots_per_buffer) = (self.registered, self.slots_per_buffer);
-        let write_flags = self.write_flags;
         let Driver {
             ring,
             memory,
             ops,
-            fds,
             idle,
+            target,
             in_flight,
             ..
         } = self;
-        let target = Target {
-            fds,
-            registered,
-            slots_per_buffer,
-            write_flags,
-        };
         let (submitter, mut sq, mut cq) = ring.split();
         let (drains, mut calls) = (refill_at < ops.len(), 0);
         loop {
             if !drains || *in_flight <= refill_at {
-                refill(&mut sq, &target, worker, memory, ops, idle, in_flight)?;
+                while let Some(slot) = idle.pop() {
+                    let Some(op) = worker.next() else {
+                        idle.push(slot);
+                        break;
+                    };
+                    ops[slot] = op;
+                    push(&mut sq, target, worker, memory, slot, &op)?;
+                    *in_flight += 1;
+                }
             }
             if *in_flight == 0 {
                 if !slept_until_later(worker) {
@@ -343,7 +340,7 @@ impl Driver {
                     continue;
                 };
                 ops[slot] = op;
-                push(&mut sq, &target, worker, memory, slot, &op)?;
+                push(&mut sq, target, worker, memory, slot, &op)?;
                 *in_flight += 1;
                 fresh += 1;
                 if fresh == chunk {
@@ -373,10 +370,12 @@ impl Drop for Driver {
 }
 
 /// The properties that all SQEs of a run share.
-struct Target<'a> {
-    fds: &'a [i32],
+struct Target {
+    fds: Vec<i32>,
     registered: Registered,
+    /// The number of slots per registered buffer: 1, unless the depth exceeds the kernel's limit of buffers.
     slots_per_buffer: usize,
+    /// `RWF_DSYNC` for durable writes.
     write_flags: i32,
 }
 
@@ -450,7 +449,7 @@ fn register_buffers(
 
 /// Returns the SQE of an operation on a slot.
 #[inline]
-fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entry {
+fn entry(target: &Target, at: *mut u8, slot: usize, op: &Op) -> squeue::Entry {
     use Registered::{Buffers, Files, FilesAndBuffers, Nothing};
     let (len, index) = (op.bytes, (slot / target.slots_per_buffer) as u16);
     let (offset, flags) = (op.offset, target.write_flags);
@@ -486,32 +485,10 @@ fn entry(target: &Target<'_>, at: *mut u8, slot: usize, op: &Op) -> squeue::Entr
     }
 }
 
-/// Starts operations in the idle slots until the worker has none or all slots are in use.
-fn refill<L: Worker>(
-    sq: &mut squeue::SubmissionQueue<'_>,
-    target: &Target<'_>,
-    worker: &mut L,
-    memory: &Memory,
-    ops: &mut [Op],
-    idle: &mut Vec<usize>,
-    in_flight: &mut usize,
-) -> Result<(), Failure> {
-    while let Some(slot) = idle.pop() {
-        let Some(op) = worker.next() else {
-            idle.push(slot);
-            break;
-        };
-        ops[slot] = op;
-        push(sq, target, worker, memory, slot, &op)?;
-        *in_flight += 1;
-    }
-    Ok(())
-}
-
 #[inline]
 fn push<L: Worker>(
     sq: &mut squeue::SubmissionQueue<'_>,
-    target: &Target<'_>,
+    target: &Target,
     worker: &L,
     memory: &Memory,
     slot: usize,

@@ -1,6 +1,5 @@
 //! The list of processes that share their metrics.
 
-use std::path::Path;
 use std::thread;
 
 use annulus::metrics::Snapshot;
@@ -21,8 +20,8 @@ const HOW_TO_SHARE: &str = "`annulus serve` and `annulus bench` share theirs, a 
 
 /// Returns the only process that shares its metrics. If there are several, prints a list and returns `None`.
 pub(super) fn only_process(args: &TopArgs) -> Result<Option<u32>, Fault> {
-    let sharing = Sharing::find(Path::new("/proc"))
-        .map_err(|error| failed!("cannot list the processes in /proc: {error}"))?;
+    let sharing =
+        Sharing::find().map_err(|error| failed!("cannot list the processes in /proc: {error}"))?;
     match sharing.pids[..] {
         [] => Err(Fault::failed(no_process(sharing.hidden))),
         [pid] => Ok(Some(pid)),

@@ -1,8 +1,7 @@
 //! A process, described by its files in `/proc`.
 
 use std::fs;
-use std::io;
-use std::path::Path;
+use std::io::{self, ErrorKind};
 
 use annulus::metrics::Snapshot;
 use annulus_observe::switch::Switch;
@@ -13,9 +12,6 @@ use super::report::ProcessFacts;
 use super::units::without_escapes;
 use crate::fault::Fault;
 use crate::proc_files;
-
-/// The name of the shared metrics among the descriptors of a process.
-const SHARED_METRICS: &str = "/memfd:annulus-metrics";
 
 /// An observed process.
 #[derive(Clone, Debug)]
@@ -43,10 +39,9 @@ impl Process {
 
     /// Returns the descendants of a process that share their metrics, such as the workers of nginx.
     pub(super) fn sharing_descendants(pid: u32) -> io::Result<Vec<Process>> {
-        let mut sharing = Sharing::find(Path::new("/proc"))?.pids;
-        // A forked child also has its parent's file.
-        sharing.retain(|&other| descends(other, pid) && snapshot_of(other).is_ok());
-        Ok(sharing.into_iter().filter_map(Process::running).collect())
+        let mut others = processes()?;
+        others.retain(|&other| descends(other, pid) && snapshot_of(other).is_ok());
+        Ok(others.into_iter().filter_map(Process::running).collect())
     }
 
     pub(crate) fn running(pid: u32) -> Option<Process> {
@@ -66,7 +61,7 @@ impl Observed for Process {
             snapshot
         } else {
             let message = format!("process {} has ended", self.pid);
-            Err(io::Error::new(io::ErrorKind::NotFound, message))
+            Err(io::Error::new(ErrorKind::NotFound, message))
         }
     }
 
@@ -101,44 +96,30 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    pub(super) fn find(proc: &Path) -> io::Result<Sharing> {
+    pub(super) fn find() -> io::Result<Sharing> {
         let mut sharing = Sharing {
             pids: Vec::new(),
             hidden: 0,
         };
-        for entry in fs::read_dir(proc)? {
-            let entry = entry?;
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
-                continue;
-            };
-            match shares(&entry.path()) {
-                Ok(true) => sharing.pids.push(pid),
-                Ok(false) => {}
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    sharing.hidden += 1;
-                }
-                // The process has ended.
+        for pid in processes()? {
+            match snapshot_of(pid).map_err(|error| error.kind()) {
+                // It shares another layout of counters, and the caller gets that error when it observes the process.
+                Ok(_) | Err(ErrorKind::InvalidData) => sharing.pids.push(pid),
+                Err(ErrorKind::PermissionDenied) => sharing.hidden += 1,
                 Err(_) => {}
             }
         }
-        sharing.pids.sort_unstable();
         Ok(sharing)
     }
 }
 
-fn shares(process: &Path) -> io::Result<bool> {
-    for descriptor in fs::read_dir(process.join("fd"))? {
-        let target = descriptor.and_then(|descriptor| fs::read_link(descriptor.path()));
-        // The descriptor may have been closed.
-        if target.is_ok_and(|target| target.to_string_lossy().starts_with(SHARED_METRICS)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Returns the IDs of all processes, in ascending order.
+fn processes() -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir("/proc")?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = pids.collect();
+    pids.sort_unstable();
+    Ok(pids)
 }
 
 fn command(pid: u32) -> Option<String> {
@@ -185,23 +166,5 @@ mod tests {
         assert!(!own.command.is_empty());
         assert!(own.facts().uptime_seconds.unwrap() < 1e9);
         assert!(Process::running(u32::MAX).is_none());
-    }
-
-    #[test]
-    fn processes_with_shared_metrics_are_found_by_their_descriptors() {
-        let proc = tempfile::tempdir().unwrap();
-        let descriptor = |pid: &str, target: &str| {
-            let folder = proc.path().join(pid).join("fd");
-            fs::create_dir_all(&folder).unwrap();
-            std::os::unix::fs::symlink(target, folder.join("5")).unwrap();
-        };
-        descriptor("300", "/memfd:annulus-metrics (deleted)");
-        descriptor("20", "/memfd:annulus-metrics (deleted)");
-        descriptor("10", "/memfd:another (deleted)");
-        descriptor("self", "/memfd:annulus-metrics (deleted)");
-        fs::create_dir_all(proc.path().join("40")).unwrap();
-        let sharing = Sharing::find(proc.path()).unwrap();
-        assert_eq!(sharing.pids, [20, 300]);
-        assert_eq!(sharing.hidden, 0);
     }
 }

@@ -76,9 +76,7 @@ pub(crate) async fn serve(role: Role) -> Result<(), Error> {
         ended = service => return Err(format!("a service has ended: {ended:?}").into()),
         _ = parent_ends => {}
     }
-    let total = annulus::metrics::snapshot().total();
-    let reads = total.operation("read_at");
-    tell(reads.map_or(0, |reads| reads.completed));
+    tell(annulus_measure::reads());
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use annulus_datafusion::{Error, data, queries, rows};
-use annulus_measure::{Cost, Report, Run, order, read_into_cache};
+use annulus_measure::{Cost, Options, Report, order, read_into_cache};
 use clap::Parser;
 use datafusion::prelude::SessionContext;
 
@@ -30,12 +30,8 @@ struct Args {
     /// The scale of TPC-H; 1 is about 1 GB of text
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Rounds that count; in each, every query runs once on each cluster. 0 only compares the answers
-    #[arg(long, default_value_t = 9)]
-    repeat: usize,
-    /// Writes each run to a new file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Options,
 }
 
 #[tokio::main]
@@ -45,19 +41,10 @@ async fn main() -> ExitCode {
         Some(role) => cluster::serve(role).await,
         None => compare(&args).await,
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("annulus-ballista: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    annulus_measure::exit_code("annulus-ballista", done)
 }
 
 async fn compare(args: &Args) -> Result<(), Error> {
-    if let Some(path) = args.json.as_ref().filter(|path| path.exists()) {
-        return Err(format!("{} exists; give a new file to --json", path.display()).into());
-    }
     std::fs::create_dir_all(&args.dir)?;
     let tables = data::tpch(&std::fs::canonicalize(&args.dir)?, args.scale).await?;
     let results = tempfile::tempdir_in(&args.dir)?;
@@ -66,7 +53,7 @@ async fn compare(args: &Args) -> Result<(), Error> {
     for store in [LOCAL, ANNULUS] {
         clusters.push(Cluster::start(store, &tables, &folder).await?);
     }
-    let report = measure(&clusters, &tables, args.repeat).await?;
+    let report = measure(&clusters, &tables, args.common.repeat).await?;
     for cluster in clusters {
         let store = cluster.store;
         let reads = cluster.stop()?;
@@ -75,13 +62,10 @@ async fn compare(args: &Args) -> Result<(), Error> {
             return Err("a process did not read through the store of its cluster".into());
         }
     }
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    Ok(report.write_json(args.common.json.as_deref())?)
 }
 
-/// Runs the rounds of each query, and prints their table. The first round does not count.
+/// Runs the rounds of each query, and prints their table.
 async fn measure(clusters: &[Cluster], tables: &Path, repeat: usize) -> Result<Report, Error> {
     let alone = SessionContext::new();
     data::register_tpch(&alone, tables).await?;
@@ -109,15 +93,7 @@ async fn measure(clusters: &[Cluster], tables: &Path, repeat: usize) -> Result<R
                     );
                     return Err(says.into());
                 }
-                if round > 0 {
-                    report.add(Run {
-                        load: load.clone(),
-                        round,
-                        variant: variant.to_owned(),
-                        operations: 1,
-                        cost,
-                    });
-                }
+                report.add(&load, round, variant, 1, cost);
             }
         }
         loads.push(load);

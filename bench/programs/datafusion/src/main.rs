@@ -8,15 +8,12 @@
 
 mod as_file;
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use annulus_datafusion::{Error, data, queries, rows, text_of};
-use annulus_measure::{
-    Cost, Drive, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache,
-};
+use annulus_measure::{Cache, Drive, Options, Report, Stopwatch, order};
 use annulus_object_store::v0_13::LocalFileSystem;
 use clap::{Parser, ValueEnum};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -46,21 +43,6 @@ enum Part {
     Text,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cache {
-    Cached,
-    Cold,
-}
-
-impl Display for Cache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Cache::Cached => "cached",
-            Cache::Cold => "cold",
-        })
-    }
-}
-
 /// DataFusion on our object store beside LocalFileSystem: TPC-H, selective scans, CSV and JSON
 #[derive(Debug, Parser)]
 #[command(name = "annulus-datafusion", version)]
@@ -71,9 +53,6 @@ struct Args {
     /// The scale of TPC-H; 1 is about 1 GB of text
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Rounds that count; in each, every query runs once on each store. 0 only compares the answers
-    #[arg(long, default_value_t = 9)]
-    repeat: usize,
     /// The parts to run
     #[arg(long, value_delimiter = ',', default_value = "tpch,scans,text")]
     parts: Vec<Part>,
@@ -83,9 +62,8 @@ struct Args {
     /// A quick check: TPC-H at scale 0.1, a wide table of 1,000 row groups, one round
     #[arg(long)]
     short: bool,
-    /// Writes each run to a new file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Options,
 }
 
 /// A context with the tables on one store.
@@ -106,21 +84,13 @@ async fn main() -> ExitCode {
     let mut args = Args::parse();
     let mut groups = data::ROW_GROUPS;
     if args.short {
-        (args.scale, args.repeat, groups) = (0.1, args.repeat.min(1), 1000);
+        (args.scale, groups) = (0.1, 1000);
+        args.common.repeat = args.common.repeat.min(1);
     }
-    match run(&args, groups).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("annulus-datafusion: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    annulus_measure::exit_code("annulus-datafusion", run(&args, groups).await)
 }
 
 async fn run(args: &Args, groups: usize) -> Result<(), Error> {
-    if let Some(path) = args.json.as_ref().filter(|path| path.exists()) {
-        return Err(format!("{} exists; give a new file to --json", path.display()).into());
-    }
     std::fs::create_dir_all(&args.dir)?;
     let dir = std::fs::canonicalize(&args.dir)?;
     let tpch = data::tpch(&dir, args.scale).await?;
@@ -142,12 +112,9 @@ async fn run(args: &Args, groups: usize) -> Result<(), Error> {
     println!(
         "{} rounds, TPC-H at scale {}; ratios to `{LOCAL}`. An operation is a query. `{DRIVE}` reads as many bytes as \
          `{LOCAL}` did, in random direct reads of {DRIVE_BLOCK_BYTES} bytes, 256 at a time.",
-        args.repeat, args.scale
+        args.common.repeat, args.scale
     );
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    Ok(report.write_json(args.common.json.as_deref())?)
 }
 
 /// Returns a context on each store. They differ only in the store of `file://`.
@@ -278,7 +245,7 @@ async fn run_text(text: &Path, args: &Args, report: &mut Report) -> Result<Strin
     Ok(report.table(&loads, &[LOCAL, ANNULUS, ANNULUS_FILE, DRIVE], LOCAL, DRIVE))
 }
 
-/// Runs the rounds of a query. The first round does not count; it reads metadata, and compares the answers.
+/// Runs the rounds of a query. The first reads metadata, and compares the answers.
 async fn measure(
     variants: &[Variant],
     query: &Query,
@@ -290,17 +257,18 @@ async fn measure(
         return Ok(());
     }
     eprintln!("{}", query.name);
-    if cache == Cache::Cached {
-        read_into_cache(&query.folder)?;
-    }
-    let mut drive = None;
+    cache.prepare(&query.folder)?;
+    let drive = match cache {
+        Cache::Cached => None,
+        Cache::Cold => Some(Drive::new(&query.folder)?),
+    };
     let mut expected: Option<Vec<String>> = None;
-    for round in 0..=args.repeat {
+    for round in 0..=args.common.repeat {
         let mut drive_bytes = 0;
         for place in order(variants.len(), round) {
             let variant = &variants[place];
             if cache == Cache::Cold {
-                remove_from_cache(&query.folder)?;
+                cache.prepare(&query.folder)?;
             }
             let stopwatch = Stopwatch::start()?;
             let batches = variant.context.sql(&query.sql).await?.collect().await?;
@@ -317,35 +285,13 @@ async fn measure(
             if variant.name == LOCAL {
                 drive_bytes = cost.drive_bytes;
             }
-            if round > 0 {
-                add(report, query, round, variant.name, cost);
-            }
+            report.add(&query.name, round, variant.name, 1, cost);
         }
-        if cache == Cache::Cold && round > 0 {
-            if drive.is_none() {
-                drive = Some(Drive::new(&query.folder)?);
-            }
-            if let Some(drive) = &drive {
-                let reads = (drive_bytes / DRIVE_BLOCK_BYTES).max(1);
-                add(
-                    report,
-                    query,
-                    round,
-                    DRIVE,
-                    drive.read(reads, DRIVE_BLOCK_BYTES).await?,
-                );
-            }
+        if let Some(drive) = drive.as_ref().filter(|_| round > 0) {
+            let reads = (drive_bytes / DRIVE_BLOCK_BYTES).max(1);
+            let cost = drive.read(reads, DRIVE_BLOCK_BYTES).await?;
+            report.add(&query.name, round, DRIVE, 1, cost);
         }
     }
     Ok(())
-}
-
-fn add(report: &mut Report, query: &Query, round: usize, variant: &str, cost: Cost) {
-    report.add(Run {
-        load: query.name.clone(),
-        round,
-        variant: variant.to_owned(),
-        operations: 1,
-        cost,
-    });
 }

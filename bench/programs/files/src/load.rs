@@ -16,7 +16,7 @@ const UNIT_BYTES: u64 = 4096;
 const FILE_BYTES: u64 = 4 << 30;
 
 /// The state of the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Cache {
     Direct,
     Cold,

@@ -1,4 +1,4 @@
-//! Random reads of one file with other io_uring libraries: `files PATH [OPTION VALUE]...`.
+//! Random reads of one file with other io_uring libraries.
 //!
 //! Each repeat runs all variants in a shuffled order. Every run is printed as a line of tab-separated values, and the
 //! medians at the end. Ratios are taken within a repeat, to the hand-written ring `base`.
@@ -14,15 +14,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use load::{Cache, Load};
 use rustix::time::{ClockId, clock_gettime};
 
-const USAGE: &str = "usage: files PATH [--cache direct|cold|hot] [--block BYTES] [--depth LIST] [--runtime SECONDS] \
-                     [--repeat N] [--variants LIST]\nPATH is created with 4 GiB if it does not exist, and stays";
-
 type Run = fn(&Arc<Load>) -> io::Result<()>;
+type Variant = (&'static str, Run);
 
-const VARIANTS: [(&str, Run); 13] = [
+const VARIANTS: [Variant; 13] = [
     ("base", |load| baseline::run(load, "base")),
     ("pread", |load| baseline::run(load, "pread")),
     ("tokio-blocking", |load| {
@@ -40,14 +40,49 @@ const VARIANTS: [(&str, Run); 13] = [
     ("ringline", ringline::run),
 ];
 
+/// Random reads of one file with other io_uring libraries, beside Annulus and a hand-written ring
+#[derive(Parser)]
+#[command(name = "files")]
 struct Options {
+    /// The file, which is created with 4 GiB if it does not exist, and stays
     path: PathBuf,
+    /// The state of the page cache
+    #[arg(long, value_enum, default_value = "direct")]
     cache: Cache,
-    block_bytes: usize,
-    depths: Vec<usize>,
+    /// Bytes of a read: a multiple of 4096, at most 1 GiB
+    #[arg(long, default_value = "4096", value_parser = block)]
+    block: usize,
+    /// Reads in flight, as a list
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    depth: Vec<usize>,
+    /// Seconds of a run
+    #[arg(long, default_value = "1", value_parser = seconds)]
     runtime: Duration,
-    repeats: usize,
-    variants: Vec<(&'static str, Run)>,
+    /// Runs of each variant
+    #[arg(long, default_value_t = 5)]
+    repeat: usize,
+    /// Variants, as a list [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = variant)]
+    variants: Vec<Variant>,
+}
+
+fn block(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(block) if block > 0 && block % 4096 == 0 && block <= 1 << 30 => Ok(block),
+        _ => Err("use a multiple of 4096, at most 1 GiB".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "use a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn variant(name: &str) -> Result<Variant, String> {
+    let names = VARIANTS.map(|(name, _)| name).join(", ");
+    let known = VARIANTS.into_iter().find(|(known, _)| *known == name);
+    known.ok_or_else(|| format!("use some of {names}"))
 }
 
 /// A run that counts.
@@ -60,14 +95,10 @@ struct Row {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let options = match parse(&arguments) {
-        Ok(options) => options,
-        Err(fault) => {
-            eprintln!("files: {fault}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+    let mut options = Options::parse();
+    if options.variants.is_empty() {
+        options.variants = VARIANTS.to_vec();
+    }
     if let Err(error) = load::create(&options.path) {
         eprintln!("files: creating {}: {error}", options.path.display());
         return ExitCode::FAILURE;
@@ -76,80 +107,6 @@ fn main() -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
-}
-
-fn parse(arguments: &[String]) -> Result<Options, String> {
-    let [path, rest @ ..] = arguments else {
-        return Err("PATH is missing".into());
-    };
-    // The file would be created with 4 GiB.
-    if path.starts_with('-') {
-        return Err(format!(
-            "{path} stands in the place of PATH; write ./{path} for a file of that name"
-        ));
-    }
-    let mut options = Options {
-        path: path.into(),
-        cache: Cache::Direct,
-        block_bytes: 4096,
-        depths: vec![1, 8, 32, 128],
-        runtime: Duration::from_secs(1),
-        repeats: 5,
-        variants: VARIANTS.to_vec(),
-    };
-    for pair in rest.chunks(2) {
-        let [option, value] = pair else {
-            return Err(format!("{} needs a value", pair[0]));
-        };
-        let wrong = |error: &dyn std::fmt::Display| format!("{option} {value}: {error}");
-        match option.as_str() {
-            "--cache" => {
-                options.cache = match value.as_str() {
-                    "direct" => Cache::Direct,
-                    "cold" => Cache::Cold,
-                    "hot" => Cache::Hot,
-                    _ => return Err(wrong(&"use direct, cold or hot")),
-                }
-            }
-            "--block" => options.block_bytes = value.parse().map_err(|error| wrong(&error))?,
-            "--depth" => {
-                let depths = value.split(',').map(str::parse).collect::<Result<_, _>>();
-                options.depths = depths.map_err(|error| wrong(&error))?;
-            }
-            "--runtime" => {
-                let seconds: f64 = value.parse().map_err(|error| wrong(&error))?;
-                options.runtime =
-                    Duration::try_from_secs_f64(seconds).map_err(|error| wrong(&error))?;
-            }
-            "--repeat" => options.repeats = value.parse().map_err(|error| wrong(&error))?,
-            "--variants" => {
-                let named = |name: &str| {
-                    VARIANTS
-                        .into_iter()
-                        .find(|(known, _)| *known == name)
-                        .ok_or(name.to_owned())
-                };
-                let list = value.split(',').map(named).collect::<Result<_, _>>();
-                options.variants =
-                    list.map_err(|name| wrong(&format!("there is no variant {name}")))?;
-            }
-            _ => return Err(format!("unknown option {option}")),
-        }
-    }
-    let block = options.block_bytes;
-    if block == 0 || !block.is_multiple_of(4096) || block > 1 << 30 {
-        return Err(format!(
-            "--block {block}: use a multiple of 4096, at most 1 GiB"
-        ));
-    }
-    if options
-        .depths
-        .iter()
-        .any(|depth| !(1..=4096).contains(depth))
-    {
-        return Err("--depth: use numbers from 1 to 4096".into());
-    }
-    Ok(options)
 }
 
 fn cpu_us() -> f64 {
@@ -162,14 +119,14 @@ fn measure(options: &Options) -> bool {
     println!("cache\tblock\tdepth\trepeat\tvariant\tops/s\tCPU µs/op");
     let mut rows = Vec::new();
     let mut all_correct = true;
-    for &depth in &options.depths {
-        for repeat in 1..=options.repeats {
+    for &depth in &options.depth {
+        for repeat in 1..=options.repeat {
             let mut order = options.variants.clone();
             fastrand::shuffle(&mut order);
             for (variant, run) in order {
                 match once(options, depth, run) {
                     Ok((per_second, cpu_us)) => {
-                        let (cache, block) = (options.cache, options.block_bytes);
+                        let (cache, block) = (options.cache, options.block);
                         println!(
                             "{cache:?}\t{block}\t{depth}\t{repeat}\t{variant}\t{per_second:.0}\t{cpu_us:.2}"
                         );
@@ -197,7 +154,7 @@ fn once(options: &Options, depth: usize, run: Run) -> Result<(f64, f64), String>
     let text = |error: io::Error| error.to_string();
     let load = Load::new(
         &options.path,
-        options.block_bytes,
+        options.block,
         depth,
         options.cache,
         options.runtime,
@@ -216,7 +173,7 @@ fn once(options: &Options, depth: usize, run: Run) -> Result<(f64, f64), String>
 /// Prints the medians, and the ratios to `base` with their extremes.
 fn summary(options: &Options, rows: &[Row]) {
     println!("\ndepth\tvariant\tops/s\t× base (min–max)\tCPU µs/op\t× base");
-    for &depth in &options.depths {
+    for &depth in &options.depth {
         let of = |name: &str, repeat: usize| {
             rows.iter()
                 .find(|row| (row.depth, row.variant, row.repeat) == (depth, name, repeat))

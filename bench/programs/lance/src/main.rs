@@ -12,8 +12,9 @@ mod provider;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus::metrics;
-use annulus_measure::{Cost, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache};
+use annulus_measure::{
+    Cost, Options, Report, Stopwatch, order, read_into_cache, reads, remove_from_cache,
+};
 use annulus_object_store::v0_14::LocalFileSystem;
 use arrow_array::{RecordBatch, RecordBatchIterator, UInt64Array};
 use arrow_schema::ArrowError;
@@ -69,25 +70,21 @@ struct Args {
     /// Folder for the data set, which is written once and stays
     #[arg(long, default_value = "lance-data")]
     dir: PathBuf,
-    /// Rounds that count; in each, all readers do the same
-    #[arg(long, default_value_t = 9)]
-    repeat: usize,
     /// Rows of the data set
     #[arg(long, default_value_t = 200_000)]
     rows: u64,
     /// A quick check: 20,000 rows, two rounds
     #[arg(long)]
     short: bool,
-    /// Write each run to a new FILE
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Options,
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let mut args = Args::parse();
     if args.short {
-        (args.rows, args.repeat) = (20_000, 2);
+        (args.rows, args.common.repeat) = (20_000, 2);
     }
     let provider = Arc::new(Provider(LocalFileSystem::new()));
     let folder = args.dir.join(format!("{}-rows", args.rows));
@@ -98,28 +95,16 @@ async fn main() -> Result<(), Error> {
             let name = format!("{name}, {cache}");
             eprintln!("{name}");
             read_into_cache(&folder)?;
-            // The first round does not count.
-            for round in 0..=args.repeat {
+            for round in 0..=args.common.repeat {
                 for place in order(VARIANTS.len(), round) {
                     let mut cost = Cost::default();
                     for time in 0..times {
                         let seed = (round as u64) << 32 | time;
-                        let one = lance
+                        cost += lance
                             .run(VARIANTS[place], load, seed, cache == "cold")
                             .await?;
-                        cost.seconds += one.seconds;
-                        cost.cpu_seconds += one.cpu_seconds;
-                        cost.drive_bytes += one.drive_bytes;
                     }
-                    if round > 0 {
-                        report.add(Run {
-                            load: name.clone(),
-                            round,
-                            variant: VARIANTS[place].to_owned(),
-                            operations: times,
-                            cost,
-                        });
-                    }
+                    report.add(&name, round, VARIANTS[place], times, cost);
                 }
             }
             loads.push(name);
@@ -127,10 +112,7 @@ async fn main() -> Result<(), Error> {
     }
     println!("{}", report.table(&loads, &VARIANTS, FILE, ""));
     println!("All rows are those that were written, and all searches agree.");
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    Ok(report.write_json(args.common.json.as_deref())?)
 }
 
 /// Makes sessions of Lance that know the name `annulus://`.
@@ -244,14 +226,6 @@ impl Lance {
         };
         Ok(scan.try_into_stream().await?.try_collect().await?)
     }
-}
-
-/// Returns the number of reads that Annulus has completed in this process.
-fn reads() -> u64 {
-    let total = metrics::snapshot().total();
-    total
-        .operation("read_at")
-        .map_or(0, |reads| reads.completed)
 }
 
 /// Returns the numbers of the rows of a take.

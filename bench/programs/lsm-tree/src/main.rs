@@ -13,7 +13,7 @@ use std::sync::{Arc, RwLock};
 use annulus::Engine;
 use annulus::engine::CurrentThreadDriver;
 use annulus::metrics::Metrics;
-use annulus_measure::{Cost, Drive, Report, Run, Stopwatch, order, remove_from_cache};
+use annulus_measure::{Cost, Drive, Options, Report, Stopwatch, order, remove_from_cache};
 use clap::Parser;
 use lsm_tree::{AbstractTree, SeqNo};
 use lsm_tree_patched::AbstractTree as _;
@@ -40,18 +40,14 @@ struct Args {
     /// The folder for the trees, on the drive to measure; they are removed at the end
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Rounds; in each, every variant runs once
-    #[arg(long, default_value_t = 9)]
-    repeat: usize,
     /// Bytes of a value. Values of 128 bytes share a block of 4 KiB, larger ones have their own
     #[arg(long, value_delimiter = ',', default_value = "128,1048576")]
     value_bytes: Vec<usize>,
     /// A quick check: tables of 1 MiB instead of 4, at most two rounds
     #[arg(long)]
     short: bool,
-    /// Writes each run to a new file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Options,
 }
 
 /// A tree on disk. Table `i` has the keys from `i * keys_per_table` on.
@@ -213,8 +209,8 @@ fn compare(args: &Args) -> Result<(), Error> {
     let driver = engine.current_thread_driver()?;
     let dir = tempfile::tempdir_in(&args.dir)?;
     let (table_bytes, rounds) = match args.short {
-        true => (1 << 20, args.repeat.min(2)),
-        false => (4 << 20, args.repeat),
+        true => (1 << 20, args.common.repeat.min(2)),
+        false => (4 << 20, args.common.repeat),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let mut report = Report::default();
@@ -232,31 +228,14 @@ fn compare(args: &Args) -> Result<(), Error> {
         let drive = Drive::new(&load.folder)?;
         let block_bytes = value_bytes.clamp(8192, 1 << 19) as u64;
         let reads = TABLES as u64 * (value_bytes as u64).div_ceil(block_bytes);
-        // The first round does not count.
         for round in 0..=rounds {
             let keys = load.keys(round);
-            let mut costs = Vec::new();
             for variant in order(VARIANTS.len(), round) {
                 let cost = run(variant, &load, &trees, &keys, &engine, &driver)?;
-                costs.push((VARIANTS[variant], TABLES as u64, cost));
+                report.add(&name, round, VARIANTS[variant], TABLES as u64, cost);
             }
-            costs.push((
-                DRIVE,
-                reads,
-                runtime.block_on(drive.read(reads, block_bytes))?,
-            ));
-            if round == 0 {
-                continue;
-            }
-            for (variant, operations, cost) in costs {
-                report.add(Run {
-                    load: name.clone(),
-                    round,
-                    variant: variant.to_owned(),
-                    operations,
-                    cost,
-                });
-            }
+            let cost = runtime.block_on(drive.read(reads, block_bytes))?;
+            report.add(&name, round, DRIVE, reads, cost);
         }
         names.push(name);
     }
@@ -270,18 +249,9 @@ fn compare(args: &Args) -> Result<(), Error> {
             DRIVE
         )
     );
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    Ok(report.write_json(args.common.json.as_deref())?)
 }
 
 fn main() -> ExitCode {
-    match compare(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("annulus-lsm-tree: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    annulus_measure::exit_code("annulus-lsm-tree", compare(&Args::parse()))
 }

@@ -5,9 +5,11 @@
 
 mod files;
 mod limit;
+mod options;
 mod report;
 
 use std::io::{Error, Result};
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -16,7 +18,8 @@ use serde::Serialize;
 
 pub use files::{Drive, read_into_cache, remove_from_cache};
 pub use limit::in_limited_memory;
-pub use report::{Report, Run};
+pub use options::{Cache, Options, exit_code};
+pub use report::Report;
 
 /// The cost of a run.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -27,6 +30,14 @@ pub struct Cost {
     pub cpu_seconds: f64,
     /// The bytes that the process read from drives.
     pub drive_bytes: u64,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.seconds += other.seconds;
+        self.cpu_seconds += other.cpu_seconds;
+        self.drive_bytes += other.drive_bytes;
+    }
 }
 
 /// A running measurement.
@@ -83,6 +94,13 @@ fn drive_bytes() -> Result<u64> {
     value
         .and_then(|value| value.parse().ok())
         .ok_or_else(|| Error::other(format!("{path} has no line `read_bytes`")))
+}
+
+/// Returns the number of reads that Annulus has completed in this process.
+pub fn reads() -> u64 {
+    let total = annulus::metrics::snapshot().total();
+    let reads = total.operation("read_at");
+    reads.map_or(0, |reads| reads.completed)
 }
 
 /// Returns the order of `count` variants in a round. Each variant is at each place in turn, and every other round is

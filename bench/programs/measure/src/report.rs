@@ -9,18 +9,17 @@ use crate::{Cost, quartiles};
 
 /// A run that counts.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+struct Run {
     /// The load, and the state of the page cache.
-    pub load: String,
+    load: String,
     /// The number of the round. Ratios are taken between runs of one round.
-    pub round: usize,
+    round: usize,
     /// The variant: a store, a database, or the drive alone.
-    pub variant: String,
+    variant: String,
     /// The number of operations of the run.
-    pub operations: u64,
-    /// The cost of the run.
+    operations: u64,
     #[serde(flatten)]
-    pub cost: Cost,
+    cost: Cost,
 }
 
 /// All runs of a program.
@@ -30,9 +29,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds a run.
-    pub fn add(&mut self, run: Run) {
-        self.runs.push(run);
+    /// Adds a run. Round 0 does not count: it opens files and fills caches.
+    pub fn add(&mut self, load: &str, round: usize, variant: &str, operations: u64, cost: Cost) {
+        if round > 0 {
+            let (load, variant) = (load.to_owned(), variant.to_owned());
+            self.runs.push(Run {
+                load,
+                round,
+                variant,
+                operations,
+                cost,
+            });
+        }
     }
 
     fn of<'a>(&'a self, load: &'a str, variant: &'a str) -> impl Iterator<Item = &'a Run> {
@@ -63,9 +71,7 @@ impl Report {
             match sums.iter_mut().find(same) {
                 Some(total) => {
                     total.operations += run.operations;
-                    total.cost.seconds += run.cost.seconds;
-                    total.cost.cpu_seconds += run.cost.cpu_seconds;
-                    total.cost.drive_bytes += run.cost.drive_bytes;
+                    total.cost += run.cost;
                 }
                 None => sums.push(Run {
                     load: sum.to_owned(),
@@ -113,12 +119,13 @@ impl Report {
         table
     }
 
-    /// Writes the runs as JSON, with a run per line.
+    /// Writes the runs as JSON, with a run per line, if there is a path.
     ///
     /// # Errors
     ///
     /// Fails if the file exists or cannot be written.
-    pub fn write_json(&self, path: &Path) -> Result<()> {
+    pub fn write_json(&self, path: Option<&Path>) -> Result<()> {
+        let Some(path) = path else { return Ok(()) };
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
         let processors = std::thread::available_parallelism()?;
         let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -145,41 +152,38 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cost, Report, Run};
+    use super::{Cost, Report};
 
-    fn run(load: &str, round: usize, variant: &str, seconds: f64) -> Run {
-        let cost = Cost {
+    fn cost(seconds: f64) -> Cost {
+        Cost {
             seconds,
             cpu_seconds: 2.0 * seconds,
             drive_bytes: 0,
-        };
-        Run {
-            load: load.to_owned(),
-            round,
-            variant: variant.to_owned(),
-            operations: 2,
-            cost,
         }
     }
 
     #[test]
-    fn ratios_are_taken_inside_a_round() {
+    fn ratios_are_taken_inside_a_round_and_round_0_does_not_count() {
         let mut report = Report::default();
-        for (round, base, ours) in [(0, 1.0, 0.5), (1, 10.0, 5.0), (2, 100.0, 25.0)] {
-            report.add(run("a", round, "base", base));
-            report.add(run("a", round, "ours", ours));
+        let rounds = [
+            (0, 1.0, 9.0),
+            (1, 1.0, 0.5),
+            (2, 10.0, 5.0),
+            (3, 100.0, 25.0),
+        ];
+        for (round, base, ours) in rounds {
+            report.add("a", round, "base", 2, cost(base));
+            report.add("a", round, "ours", 2, cost(ours));
         }
-        assert_eq!(
-            report.ratio("a", "ours", "base", |cost| cost.seconds)[1],
-            0.5
-        );
+        let ratio = report.ratio("a", "ours", "base", |cost| cost.seconds);
+        assert_eq!(ratio, [0.25, 0.5, 0.5]);
     }
 
     #[test]
     fn a_sum_adds_the_loads_of_each_round() {
         let mut report = Report::default();
         for (load, seconds) in [("a", 1.0), ("b", 2.0), ("other", 9.0)] {
-            report.add(run(load, 0, "ours", seconds));
+            report.add(load, 1, "ours", 2, cost(seconds));
         }
         report.add_sum(&["a".to_owned(), "b".to_owned()], "sum");
         let sum: Vec<_> = report.of("sum", "ours").collect();

@@ -12,11 +12,10 @@ mod load;
 mod rocks;
 mod slate;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use annulus_measure::{Drive, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache};
+use annulus_measure::{Cache, Drive, Options, Report, Stopwatch, order};
 use clap::{Parser, ValueEnum};
 
 use load::Load;
@@ -55,24 +54,6 @@ impl Engine {
     }
 }
 
-/// The state of the page cache before a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Cache {
-    /// The files are in memory.
-    Cached,
-    /// The files are only on the drive.
-    Cold,
-}
-
-impl fmt::Display for Cache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Cache::Cached => "cached",
-            Cache::Cold => "cold",
-        })
-    }
-}
-
 /// Batches of gets in SlateDB on two object stores, beside RocksDB's MultiGet
 #[derive(Debug, Parser)]
 #[command(name = "annulus-multiget", version)]
@@ -86,9 +67,6 @@ struct Args {
     /// Batches of each of the 32 tasks in a run
     #[arg(long, default_value_t = 8)]
     batches: u64,
-    /// Rounds; in each, every variant runs once
-    #[arg(long, default_value_t = 9)]
-    repeat: usize,
     /// The databases to run; all that this build has by default
     #[arg(long, value_delimiter = ',')]
     engines: Vec<Engine>,
@@ -104,25 +82,19 @@ struct Args {
     /// A quick check: 300,000 keys in another folder, one batch per task, at most three rounds
     #[arg(long)]
     short: bool,
-    /// Writes each run to a new file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Options,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut args = Args::parse();
     if args.short {
-        (args.keys, args.batches, args.repeat) = (300_000, 1, args.repeat.min(3));
+        (args.keys, args.batches) = (300_000, 1);
+        args.common.repeat = args.common.repeat.min(3);
         args.dir = args.dir.join("short");
     }
-    match run(&args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("annulus-multiget: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    annulus_measure::exit_code("annulus-multiget", run(&args).await)
 }
 
 async fn run(args: &Args) -> Result<(), Error> {
@@ -143,9 +115,6 @@ async fn run(args: &Args) -> Result<(), Error> {
         }
         eprintln!("annulus-multiget: {says}");
     }
-    if let Some(path) = args.json.as_ref().filter(|path| path.exists()) {
-        return Err(format!("{} exists; give a new file to --json", path.display()).into());
-    }
     fill(&args.dir, args.keys, &engines).await?;
     let mut report = Report::default();
     let mut loads = Vec::new();
@@ -154,7 +123,7 @@ async fn run(args: &Args) -> Result<(), Error> {
             let name = format!("{cache}, stride {stride}");
             eprintln!(
                 "{name}: {} rounds of {} variants",
-                args.repeat,
+                args.common.repeat,
                 engines.len()
             );
             measure(args, &engines, cache, stride, &name, &mut report).await?;
@@ -165,7 +134,7 @@ async fn run(args: &Args) -> Result<(), Error> {
     let names = [names.as_slice(), &[DRIVE]].concat();
     println!(
         "{} rounds, 32 tasks, batches of 256 keys, {} random keys; ratios to `{}`\n\n{}",
-        args.repeat,
+        args.common.repeat,
         args.keys,
         Engine::SlatedbLocal.name(),
         report.table(&loads, &names, Engine::SlatedbLocal.name(), DRIVE)
@@ -175,10 +144,7 @@ async fn run(args: &Args) -> Result<(), Error> {
          {DRIVE_BLOCK_BYTES} bytes, 256 at a time.",
         names[0]
     );
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    Ok(report.write_json(args.common.json.as_deref())?)
 }
 
 fn folder(dir: &Path, engine: Engine) -> PathBuf {
@@ -225,7 +191,7 @@ async fn fill(dir: &Path, keys: u64, engines: &[Engine]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the rounds of one load. The first round does not count.
+/// Runs the rounds of one load.
 async fn measure(
     args: &Args,
     engines: &[Engine],
@@ -234,8 +200,11 @@ async fn measure(
     name: &str,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let mut drive = None;
-    for round in 0..=args.repeat {
+    let drive = match cache {
+        Cache::Cached => None,
+        Cache::Cold => Some(Drive::new(&folder(&args.dir, engines[0]))?),
+    };
+    for round in 0..=args.common.repeat {
         // Each round reads other keys, the same for all variants.
         let load = Load {
             keys: args.keys,
@@ -247,17 +216,13 @@ async fn measure(
         for place in order(engines.len(), round) {
             let engine = engines[place];
             let folder = folder(&args.dir, engine);
-            let prepare = || match cache {
-                Cache::Cached => read_into_cache(&folder),
-                Cache::Cold => remove_from_cache(&folder),
-            };
             let (cost, hits) = match engine {
                 Engine::SlatedbLocal | Engine::SlatedbAnnulus => {
                     let annulus = engine == Engine::SlatedbAnnulus;
                     let db =
                         slate::open(&folder, args.keys, annulus, !args.no_metadata_cache).await?;
                     slate::run(&db, load.warm_up()).await?;
-                    prepare()?;
+                    cache.prepare(&folder)?;
                     let stopwatch = Stopwatch::start()?;
                     let hits = slate::run(&db, load).await?;
                     let cost = stopwatch.stop()?;
@@ -268,7 +233,7 @@ async fn measure(
                 Engine::Rocksdb | Engine::RocksdbUring => tokio::task::block_in_place(|| {
                     let db = rocks::open(&folder, engine == Engine::RocksdbUring)?;
                     rocks::run(&db, load.warm_up())?;
-                    prepare()?;
+                    cache.prepare(&folder)?;
                     let stopwatch = Stopwatch::start()?;
                     let hits = rocks::run(&db, load)?;
                     Ok::<_, Error>((stopwatch.stop()?, hits))
@@ -287,30 +252,12 @@ async fn measure(
             if cache == Cache::Cold && place == 0 {
                 cold_bytes = cost.drive_bytes;
             }
-            if round > 0 {
-                report.add(Run {
-                    load: name.to_owned(),
-                    round,
-                    variant: engine.name().to_owned(),
-                    operations: load.gets(),
-                    cost,
-                });
-            }
+            report.add(name, round, engine.name(), load.gets(), cost);
         }
-        if cache == Cache::Cold {
-            if drive.is_none() {
-                drive = Some(Drive::new(&folder(&args.dir, engines[0]))?);
-            }
+        if let Some(drive) = drive.as_ref().filter(|_| round > 0) {
             let reads = (cold_bytes / DRIVE_BLOCK_BYTES).max(1);
-            if let Some(drive) = drive.as_ref().filter(|_| round > 0) {
-                report.add(Run {
-                    load: name.to_owned(),
-                    round,
-                    variant: DRIVE.to_owned(),
-                    operations: reads,
-                    cost: drive.read(reads, DRIVE_BLOCK_BYTES).await?,
-                });
-            }
+            let cost = drive.read(reads, DRIVE_BLOCK_BYTES).await?;
+            report.add(name, round, DRIVE, reads, cost);
         }
     }
     Ok(())

@@ -12,8 +12,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus::{Engine, OpenOptions, metrics};
-use annulus_measure::{Cost, Report, Run, Stopwatch, order, read_into_cache, remove_from_cache};
+use annulus::{Engine, OpenOptions};
+use annulus_measure::{
+    Cost, Options, Report, Stopwatch, order, read_into_cache, reads, remove_from_cache,
+};
 use clap::Parser;
 use fastrand::Rng;
 use vortex::VortexSessionDefault;
@@ -51,18 +53,14 @@ struct Args {
     /// Folder for the file, which is written once and stays
     #[arg(long, default_value = "vortex-data")]
     dir: PathBuf,
-    /// Rounds that count; in each, all readers make the same takes
-    #[arg(long, default_value_t = 9)]
-    repeat: usize,
     /// Takes of a run
     #[arg(long, default_value_t = 20)]
     takes: u64,
     /// A quick check: 200,000 rows, two rounds of two takes
     #[arg(long)]
     short: bool,
-    /// Write each run to a new FILE
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Options,
 }
 
 #[tokio::main]
@@ -70,7 +68,7 @@ async fn main() -> Result<(), Error> {
     let mut args = Args::parse();
     let mut count = ROWS;
     if args.short {
-        (count, args.repeat, args.takes) = (200_000, 2, 2);
+        (count, args.common.repeat, args.takes) = (200_000, 2, 2);
     }
     let taken = Taken::new(&args.dir.join(format!("{count}-rows")), count).await?;
     let (mut report, mut loads) = (Report::default(), Vec::new());
@@ -84,27 +82,15 @@ async fn main() -> Result<(), Error> {
                 (ANNULUS, taken.open(ANNULUS).await?),
                 (DIRECT, taken.open(DIRECT).await?),
             ];
-            // The first round does not count.
-            for round in 0..=args.repeat {
+            for round in 0..=args.common.repeat {
                 for place in order(files.len(), round) {
                     let (variant, file) = &files[place];
                     let mut cost = Cost::default();
                     for take in 0..args.takes {
                         let rows = rows((round as u64) << 32 | take, count, clusters, length);
-                        let one = taken.take(variant, file, &rows, cache == "cold").await?;
-                        cost.seconds += one.seconds;
-                        cost.cpu_seconds += one.cpu_seconds;
-                        cost.drive_bytes += one.drive_bytes;
+                        cost += taken.take(variant, file, &rows, cache == "cold").await?;
                     }
-                    if round > 0 {
-                        report.add(Run {
-                            load: load.clone(),
-                            round,
-                            variant: (*variant).to_owned(),
-                            operations: args.takes,
-                            cost,
-                        });
-                    }
+                    report.add(&load, round, variant, args.takes, cost);
                 }
             }
             loads.push(load);
@@ -112,10 +98,7 @@ async fn main() -> Result<(), Error> {
     }
     println!("{}", report.table(&loads, &[STD, ANNULUS, DIRECT], STD, ""));
     println!("An operation is a take. All rows are those that were written.");
-    if let Some(path) = &args.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    Ok(report.write_json(args.common.json.as_deref())?)
 }
 
 /// Returns the numbers of the rows of a take.
@@ -197,14 +180,6 @@ impl Taken {
         }
         Ok(cost)
     }
-}
-
-/// Returns the number of reads that Annulus has completed in this process.
-fn reads() -> u64 {
-    let total = metrics::snapshot().total();
-    total
-        .operation("read_at")
-        .map_or(0, |reads| reads.completed)
 }
 
 #[cfg(test)]

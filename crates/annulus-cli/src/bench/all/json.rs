@@ -27,7 +27,7 @@ pub(crate) struct Report {
 }
 
 /// The result of one part.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PartReport {
     pub(crate) name: String,

@@ -168,12 +168,8 @@ fn part(step: &Step, json: &Path, share: &Share) -> PartReport {
     let began = Instant::now();
     let mut part = PartReport {
         name: step.name.clone(),
-        seconds: 0.0,
         processors: step.processors,
-        failed: false,
-        reason: None,
-        files: None,
-        network: None,
+        ..PartReport::default()
     };
     let not_served = step.server.as_deref().and_then(not_served);
     if let Some(why) = not_served {

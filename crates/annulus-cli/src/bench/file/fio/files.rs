@@ -41,6 +41,7 @@ pub(super) struct Files {
 }
 
 /// The requirements of all jobs on a file.
+#[derive(Default)]
 struct FileNeeds {
     bytes: u64,
     read: bool,
@@ -288,11 +289,8 @@ fn add_needs(
     let entry = needs
         .entry(path.to_path_buf())
         .or_insert_with(|| FileNeeds {
-            bytes: 0,
-            read: false,
-            written: false,
             job: job.section.clone(),
-            length: None,
+            ..FileNeeds::default()
         });
     entry.bytes = entry.bytes.max(clone_files.offset + clone_files.bytes);
     entry.read |= job.options.reads();

@@ -9,10 +9,10 @@ mod job;
 mod loads;
 mod multiget;
 mod net;
-mod receive;
 mod release;
 mod report;
 mod run;
+mod runtime;
 mod serve;
 mod service;
 #[cfg(test)]
@@ -37,11 +37,11 @@ pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
     ResponseLength, StoreArgs,
 };
-pub(crate) use receive::{ReceiveArgs, ReceiveModeName};
 pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};
 pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
 pub(crate) use run::RunArgs;
-pub(crate) use serve::{EchoArgs, Serve, ServeBackend, ServeProtocol};
+pub(crate) use runtime::{ReceiveModeName, RuntimeArgs, ServeBackend};
+pub(crate) use serve::{EchoArgs, Serve, ServeProtocol};
 pub(crate) use service::{DisableArgs, EnableArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use trace::TraceArgs;

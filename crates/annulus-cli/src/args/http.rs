@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use super::address::{Address, parse_address};
 use super::value::{parse_bytes, parse_limit, parse_time};
-use super::{MORE_OPTIONS, ReceiveArgs, ServeBackend, WatchArgs};
+use super::{MORE_OPTIONS, RuntimeArgs, WatchArgs};
 
 /// The format of the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,17 +36,8 @@ pub(crate) struct HttpArgs {
     /// Port 0 selects a free port, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = parse_address)]
     pub(crate) addr: Address,
-    /// Number of cores: threads with a ring and a listener each
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) threads: usize,
-    /// I/O backend: io_uring or the fallback
-    #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
-    pub(crate) backend: ServeBackend,
     #[command(flatten)]
-    pub(crate) receive: ReceiveArgs,
-    /// Let a kernel thread poll the submission queues (SQPOLL); it occupies a processor while there is work
-    #[arg(long, hide_short_help = true)]
-    pub(crate) sqpoll: bool,
+    pub(crate) runtime: RuntimeArgs,
     /// Time that running requests have to finish after SIGINT, SIGTERM or SIGHUP; 0 drops them immediately
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub(crate) grace: Duration,

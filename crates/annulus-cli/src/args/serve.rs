@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
-use super::{HttpArgs, MORE_OPTIONS, ReceiveArgs, WatchArgs};
+use super::{HttpArgs, MORE_OPTIONS, RuntimeArgs, WatchArgs};
 
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
@@ -22,35 +22,14 @@ pub(crate) enum ServeProtocol {
     Http(Box<HttpArgs>),
 }
 
-/// The backend of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ServeBackend {
-    /// io_uring if it is available, otherwise the fallback; the reason is printed
-    Auto,
-    /// io_uring, or an error that says what to change
-    Uring,
-    /// epoll for sockets, blocking threads for files
-    #[value(alias = "epoll")]
-    Fallback,
-}
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = MORE_OPTIONS, after_long_help = "")]
 pub(crate) struct EchoArgs {
     /// Address to listen on; port 0 selects a free port, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
     pub(crate) addr: std::net::SocketAddr,
-    /// Number of cores: threads with a ring and a listener each
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) threads: usize,
-    /// I/O backend: io_uring or the fallback
-    #[arg(long, value_enum, default_value_t = ServeBackend::Auto)]
-    pub(crate) backend: ServeBackend,
     #[command(flatten)]
-    pub(crate) receive: ReceiveArgs,
-    /// Let a kernel thread poll the submission queues (SQPOLL); it occupies a processor while there is work
-    #[arg(long)]
-    pub(crate) sqpoll: bool,
+    pub(crate) runtime: RuntimeArgs,
     /// Listen on a Unix socket at PATH instead; it is removed at the end
     #[arg(long, value_name = "PATH", conflicts_with = "addr")]
     pub(crate) unix: Option<PathBuf>,

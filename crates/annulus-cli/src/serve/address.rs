@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use annulus::net::{TcpListener, UdpSocket};
 
+use crate::args::EchoArgs;
 use crate::fault::Fault;
 use crate::signals::Removal;
 
@@ -31,16 +32,9 @@ pub(crate) enum EchoAddr {
     Unix(UnixListener, SocketPath),
 }
 
-/// The options that determine the address.
-pub(crate) struct Options<'a> {
-    pub(crate) addr: SocketAddr,
-    pub(crate) unix: Option<&'a Path>,
-    pub(crate) udp: bool,
-}
-
 impl EchoAddr {
-    pub(crate) fn of(args: &Options<'_>) -> Result<EchoAddr, Fault> {
-        if let Some(path) = args.unix {
+    pub(crate) fn of(args: &EchoArgs) -> Result<EchoAddr, Fault> {
+        if let Some(path) = &args.unix {
             let listener = bind_path(path)?;
             let own_path = SocketPath::new(path.to_owned())
                 .map_err(|error| failed!("{}: {error}", path.display()))?;

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use annulus::net::{Incoming, TcpStream, UdpSocket, UnixListener, UnixStream};
-use annulus::runtime::{self, CoreInfo, RuntimeBuilder};
+use annulus::runtime::{self, CoreInfo};
 
-use super::address::{EchoAddr, Options};
+use super::address::EchoAddr;
 use super::{announce, end_at_signal, runtime_of};
 use crate::args::EchoArgs;
 use crate::bench::machine::allow_many_open_files;
@@ -20,38 +20,21 @@ use crate::watching;
 const DATAGRAM_BUFFERS: (u16, u32) = (64, 65_568);
 
 pub(crate) fn echo(args: &EchoArgs) -> Result<ExitCode, Fault> {
-    if args.threads == 0 {
-        return Err(Fault::usage("--threads is 0; it must be at least 1"));
-    }
+    let runtime = runtime_of(&args.runtime, args.udp.then_some(DATAGRAM_BUFFERS))?;
     // Before the first ring, which stores the limit.
     allow_many_open_files();
     signals::listen()?;
     signals::end_in_order();
-    let address = EchoAddr::of(&Options {
-        addr: args.addr,
-        unix: args.unix.as_deref(),
-        udp: args.udp,
-    })?;
+    let address = EchoAddr::of(args)?;
     let _watching = watching::serving(&args.watch)?;
     let failed = |error: io::Error| Fault::failed(error.to_string());
     let end = OnceLock::new();
-    let outcome = builder(args).run(|core| {
+    let outcome = runtime.run(|core| {
         end_at_signal(&core, &end);
         serve(core, &address)
     });
     outcome.map_err(failed)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn builder(args: &EchoArgs) -> RuntimeBuilder {
-    let default_buffers = args.udp.then_some(DATAGRAM_BUFFERS);
-    runtime_of(
-        args.backend,
-        args.threads,
-        args.sqpoll,
-        &args.receive,
-        default_buffers,
-    )
 }
 
 /// The listener of one core.

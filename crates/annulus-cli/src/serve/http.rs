@@ -20,9 +20,7 @@ use crate::signals;
 use crate::watching;
 
 pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
-    if args.threads == 0 {
-        return Err(Fault::usage("--threads is 0; it must be at least 1"));
-    }
+    let runtime = runtime_of(&args.runtime, None)?;
     let passed = listening::passed(&args.addr)?;
     // Before the first ring, which stores the limit.
     allow_many_open_files();
@@ -36,7 +34,6 @@ pub(crate) fn http(args: &HttpArgs) -> Result<ExitCode, Fault> {
     let addresses = listening::resolve(&args.addr, passed)?;
     let _watching = watching::serving(&args.watch)?;
     let end = OnceLock::new();
-    let runtime = runtime_of(args.backend, args.threads, args.sqpoll, &args.receive, None);
     let outcome = runtime.grace(args.grace).run(|core| {
         end_at_signal(&core, &end);
         serve(core, &addresses, &options)

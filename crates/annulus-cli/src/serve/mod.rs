@@ -18,33 +18,31 @@ use annulus::Backend;
 use annulus::engine::SqPoll;
 use annulus::runtime::{self, CoreInfo, ReceiveMode, Runtime, RuntimeBuilder};
 
-use crate::args::{ReceiveArgs, ReceiveModeName, ServeBackend};
+use crate::args::{ReceiveModeName, RuntimeArgs, ServeBackend};
+use crate::fault::Fault;
 use crate::signals::{self, Hook};
 
 /// Returns the runtime for the options of a server. `buffers` is the default of `--receive-buffers`.
-fn runtime_of(
-    backend: ServeBackend,
-    threads: usize,
-    sqpoll: bool,
-    receive: &ReceiveArgs,
-    buffers: Option<(u16, u32)>,
-) -> RuntimeBuilder {
-    let backend = match backend {
+fn runtime_of(args: &RuntimeArgs, buffers: Option<(u16, u32)>) -> Result<RuntimeBuilder, Fault> {
+    if args.threads == 0 {
+        return Err(Fault::usage("--threads is 0; it must be at least 1"));
+    }
+    let backend = match args.backend {
         ServeBackend::Auto => Backend::Auto,
         ServeBackend::Uring => Backend::Uring,
         ServeBackend::Fallback => Backend::Fallback,
     };
-    let mut builder = Runtime::builder().backend(backend).cores(threads);
-    if sqpoll {
+    let mut builder = Runtime::builder().backend(backend).cores(args.threads);
+    if args.sqpoll {
         builder = builder.sqpoll(SqPoll::new());
     }
-    if let Some((count, bytes)) = receive.receive_buffers.or(buffers) {
+    if let Some((count, bytes)) = args.receive_buffers.or(buffers) {
         builder = builder.receive_buffers(count, bytes);
     }
-    builder.receive_mode(match receive.receive_mode {
+    Ok(builder.receive_mode(match args.receive_mode {
         ReceiveModeName::Whole => ReceiveMode::Whole,
         ReceiveModeName::Incremental => ReceiveMode::Incremental,
-    })
+    }))
 }
 
 /// Called by each core: the first one shuts the runtime down at the first signal, until `end` is dropped.

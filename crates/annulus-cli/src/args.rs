@@ -29,16 +29,14 @@ pub(crate) use all::AllArgs;
 pub(crate) use doctor::{DoctorArgs, ProfileName};
 pub(crate) use file::{FileArgs, Sync};
 pub(crate) use http::{HttpArgs, LogFormatName};
-#[cfg(test)]
-pub(crate) use loads::Load;
-pub(crate) use loads::{Cache, Rw};
+pub(crate) use loads::{Cache, Load, Rw};
 pub(crate) use multiget::MultigetArgs;
 pub(crate) use net::{
     LoadArgs, MemcachedName, NetArgs, NetChildArgs, NetProtocol, NetServerArgs, RedisName,
     ResponseLength, StoreArgs,
 };
 pub(crate) use release::{ReleaseArgs, ResumeArgs, TargetProcesses};
-pub(crate) use report::{Heatmap, PictureArgs, ReportArgs};
+pub(crate) use report::{Heatmap, OutputArgs, PictureArgs, ReportArgs};
 pub(crate) use run::RunArgs;
 pub(crate) use runtime::{ReceiveModeName, RuntimeArgs, ServeBackend};
 pub(crate) use serve::{EchoArgs, Serve, ServeProtocol};

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, ValueEnum};
+use clap::ValueEnum;
 
 use super::BenchWatchArgs;
 use super::MORE_OPTIONS;
 use super::TraceArgs;
 use super::job::JobArgs;
 use super::loads::{Load, PLAIN, Rw};
-use super::report::{Heatmap, PictureArgs};
-use super::value::{parse_bytes, parse_exponent, parse_seconds};
+use super::report::{Heatmap, OutputArgs};
+use super::value::{REPEATS_MAX, parse_bytes, parse_count, parse_exponent, parse_seconds};
 use crate::trace::labelled;
 
 /// The time when writes are flushed.
@@ -22,6 +22,10 @@ pub(crate) enum Sync {
     /// Before each write completes (RWF_DSYNC; mmap: msync; tokio-fs: sync_data)
     Each,
 }
+
+/// The kernel's limit on the entries of a ring.
+const DEPTH_MAX: usize = 32_768;
+const THREADS_MAX: usize = 256;
 
 // Lines have at most 96 columns: clap wraps longer ones again.
 const FILE_HELP: &str = "\
@@ -65,7 +69,6 @@ Exit code:
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MORE_OPTIONS, after_long_help = FILE_HELP, next_help_heading = "Load")]
-#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "flamegraph"]))]
 pub(crate) struct FileArgs {
     /// File or device to read, or directory for a test file [default: .]
     #[arg(help_heading = None)]
@@ -143,17 +146,17 @@ pub(crate) struct FileArgs {
     /// Operations outstanding, as a list [default: 8,32]
     ///
     /// Each depth of the list is measured in turn, and is shared by all threads.
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count::<DEPTH_MAX>)]
     pub(crate) depth: Vec<usize>,
 
     /// Submitting threads [default: 1; tokio: 2]
     ///
     /// See "Threads" below.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count::<THREADS_MAX>)]
     pub(crate) threads: Option<usize>,
 
     /// Driver threads of Annulus [default: the value of --threads, at most one per processor]
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = parse_count::<THREADS_MAX>)]
     pub(crate) drivers: Option<usize>,
 
     /// Length of each run, in seconds [default: 1]
@@ -162,7 +165,8 @@ pub(crate) struct FileArgs {
     pub(crate) runtime: Option<Duration>,
 
     /// Number of runs of each variant
-    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Runs")]
+    #[arg(help_heading = "Runs")]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = parse_count::<REPEATS_MAX>)]
     pub(crate) repeat: usize,
 
     /// Variants to measure: `default`, `all` or names from --list [default: those of the load]
@@ -176,25 +180,8 @@ pub(crate) struct FileArgs {
     )]
     pub(crate) variants: Vec<String>,
 
-    /// Write the results of each run to FILE as JSON
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// Add the timeline of each run to the FILE of --json, from which `bench report` draws heat maps
-    #[arg(
-        long,
-        requires = "json",
-        help_heading = "Output",
-        hide_short_help = true
-    )]
-    pub(crate) timeline: bool,
-
     #[command(flatten)]
-    pub(crate) pictures: PictureArgs,
-
-    /// Replace output files that exist
-    #[arg(long, requires = "written", help_heading = "Output")]
-    pub(crate) replace: bool,
+    pub(crate) output: OutputArgs,
 
     /// Directory for the test file [default: the current directory]
     #[arg(help_heading = "Test file")]
@@ -234,10 +221,10 @@ impl FileArgs {
     pub(crate) fn for_one_of(&self, count: usize, word: &str) -> FileArgs {
         let mut args = self.clone();
         let mut paths: Vec<&mut PathBuf> = Vec::new();
-        paths.extend(&mut args.json);
-        paths.extend(&mut args.pictures.html);
+        paths.extend(&mut args.output.json);
+        paths.extend(&mut args.output.pictures.html);
         paths.extend(&mut args.trace.flamegraph);
-        if let Some(Heatmap::File(path)) = &mut args.pictures.heatmap {
+        if let Some(Heatmap::File(path)) = &mut args.output.pictures.heatmap {
             paths.push(path);
         }
         for path in paths.into_iter().filter(|_| count > 1) {

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Subcommand, ValueEnum};
+use clap::{Subcommand, ValueEnum};
 
 use super::BenchWatchArgs;
 use super::MORE_OPTIONS;
 use super::TraceArgs;
-use super::report::PictureArgs;
-use super::value::{parse_bytes, parse_seconds};
+use super::report::OutputArgs;
+use super::value::{REPEATS_MAX, parse_bytes, parse_count, parse_seconds};
 
 const NET_HELP: &str = "\
 Examples:
@@ -206,10 +206,14 @@ pub(crate) enum MemcachedName {
     Set,
 }
 
+/// The number of connections that can be opened from a few loopback addresses in reasonable time.
+const CONNECTIONS_MAX: usize = 60_000;
+const PIPELINE_MAX: usize = 1024;
+const THREADS_MAX: usize = 64;
+
 /// The options that all protocols have.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Load")]
-#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "flamegraph"]))]
 pub(crate) struct LoadArgs {
     /// Running server; without it, servers are started and compared
     ///
@@ -224,12 +228,13 @@ pub(crate) struct LoadArgs {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "50,300,1000"
+        default_value = "50,300,1000",
+        value_parser = parse_count::<CONNECTIONS_MAX>
     )]
     pub(crate) connections: Vec<usize>,
 
     /// Requests in flight on each connection
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count::<PIPELINE_MAX>)]
     pub(crate) pipeline: usize,
 
     /// Total requests per second [default: no limit]
@@ -243,7 +248,7 @@ pub(crate) struct LoadArgs {
     pub(crate) reconnect: bool,
 
     /// Number of client threads
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count::<THREADS_MAX>)]
     pub(crate) threads: usize,
 
     /// Processors of the client threads, one after the other [default: with variants, all but the server's]
@@ -272,7 +277,7 @@ pub(crate) struct LoadArgs {
 
     /// Number of runs of each server [default: 1; with variants: 5]
     #[arg(help_heading = "Runs")]
-    #[arg(long, value_name = "N", visible_alias = "repeat")]
+    #[arg(long, value_name = "N", visible_alias = "repeat", value_parser = parse_count::<REPEATS_MAX>)]
     pub(crate) repeats: Option<usize>,
 
     /// Process of the server at ADDR, to measure its CPU time
@@ -313,25 +318,8 @@ pub(crate) struct LoadArgs {
     )]
     pub(crate) server_cpu: Vec<usize>,
 
-    /// Write the results of each run to FILE as JSON
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub(crate) json: Option<PathBuf>,
-
-    /// Add the timeline of each run to the FILE of --json, from which `bench report` draws heat maps
-    #[arg(
-        long,
-        requires = "json",
-        help_heading = "Output",
-        hide_short_help = true
-    )]
-    pub(crate) timeline: bool,
-
     #[command(flatten)]
-    pub(crate) pictures: PictureArgs,
-
-    /// Replace output files that exist
-    #[arg(long, requires = "written", help_heading = "Output")]
-    pub(crate) replace: bool,
+    pub(crate) output: OutputArgs,
 
     /// Seed of the order of runs, of keys and of messages
     #[arg(long, value_name = "N", help_heading = "Runs", hide_short_help = true)]

@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::ArgGroup;
+
 /// The destination of heat maps.
 #[derive(Clone, Debug)]
 pub(crate) enum Heatmap {
@@ -37,6 +39,27 @@ pub(crate) struct PictureArgs {
     /// Write latency heat maps to FILE as SVG; - prints them
     #[arg(long, value_name = "FILE")]
     pub(crate) heatmap: Option<Heatmap>,
+}
+
+/// The files that a benchmark writes.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+#[command(group = ArgGroup::new("written").multiple(true).args(["json", "html", "heatmap", "flamegraph"]))]
+pub(crate) struct OutputArgs {
+    /// Write the results of each run to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Add the timeline of each run to the FILE of --json, from which `bench report` draws heat maps
+    #[arg(long, requires = "json", hide_short_help = true)]
+    pub(crate) timeline: bool,
+
+    #[command(flatten)]
+    pub(crate) pictures: PictureArgs,
+
+    /// Replace output files that exist
+    #[arg(long, requires = "written")]
+    pub(crate) replace: bool,
 }
 
 const REPORT_HELP: &str = "\

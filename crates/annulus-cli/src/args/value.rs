@@ -1,5 +1,6 @@
 //! Parsers for numbers and times.
 
+use std::num::ParseIntError;
 use std::time::Duration;
 
 /// Parses `512`, `4k`, `16KiB`, `1M` or `2G`. Units are powers of 1024, as in fio.
@@ -24,6 +25,20 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     count
         .checked_mul(unit)
         .ok_or_else(|| "the number of bytes does not fit in 64 bits".to_string())
+}
+
+/// The limit on repeats: a greater number is a typing error, since a run takes seconds.
+pub(crate) const REPEATS_MAX: usize = 1000;
+
+/// Parses a number from 1 to `MAX`.
+pub(crate) fn parse_count<const MAX: usize>(text: &str) -> Result<usize, String> {
+    let count: usize = text
+        .parse()
+        .map_err(|error: ParseIntError| error.to_string())?;
+    match (1..=MAX).contains(&count) {
+        true => Ok(count),
+        false => Err(format!("from 1 to {MAX}")),
+    }
 }
 
 /// Parses an exponent of Zipf's law.

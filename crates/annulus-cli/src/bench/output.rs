@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layout::{self, Digits};
 use super::timeline::Timeline;
+use crate::args::OutputArgs;
 use crate::fault::Fault;
 use crate::signals::Removal;
 
@@ -57,8 +58,11 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    pub(crate) fn new(path: &Path, replace: bool) -> Result<Destination, Fault> {
-        Destination::of("--json", path, replace)
+    /// Returns the file of `--json`, if it is named.
+    pub(crate) fn json(args: &OutputArgs) -> Result<Option<Destination>, Fault> {
+        (args.json.as_deref())
+            .map(|path| Destination::of("--json", path, args.replace))
+            .transpose()
     }
 
     /// Returns the file that `option` names.

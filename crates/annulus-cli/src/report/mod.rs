@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{Heatmap, PictureArgs, ReportArgs};
+use crate::args::{Heatmap, OutputArgs, PictureArgs, ReportArgs};
 use crate::bench::all::json::Report as AllReport;
 use crate::bench::file::fio::report::Report as JobReport;
 use crate::bench::file::json::Report as FileReport;
@@ -56,11 +56,12 @@ enum Maps {
 }
 
 impl Pictures {
-    pub(crate) fn new(
-        args: &PictureArgs,
-        json: Option<&Path>,
-        replace: bool,
-    ) -> Result<Pictures, Fault> {
+    /// Returns the pictures that a benchmark makes.
+    pub(crate) fn of(args: &OutputArgs) -> Result<Pictures, Fault> {
+        Pictures::new(&args.pictures, args.json.as_deref(), args.replace)
+    }
+
+    fn new(args: &PictureArgs, json: Option<&Path>, replace: bool) -> Result<Pictures, Fault> {
         let heatmap = match &args.heatmap {
             Some(Heatmap::File(path)) => Some(path.as_path()),
             _ => None,

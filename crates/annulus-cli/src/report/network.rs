@@ -4,6 +4,7 @@ use super::files::machine_facts;
 use super::model::{Comparison, Group, Repeat, VariantRuns, bytes, embed};
 use crate::bench::net::json::{Report, Row};
 use crate::bench::net::table;
+use crate::trace::AtCell;
 
 impl Comparison {
     /// Prepares the report on a comparison of `bench net`.
@@ -85,18 +86,14 @@ fn load_facts(report: &Report) -> Vec<(&'static str, String)> {
 }
 
 fn groups(report: &Report) -> Vec<Group> {
-    let load = &report.load;
-    let cells = (load.sizes.iter())
-        .flat_map(|size| load.connections.iter().map(move |many| (*many, *size)));
-    cells
-        .map(|(connections, size)| group(report, connections, size))
-        .collect()
+    let cells = report.load.cells().into_iter();
+    cells.map(|cell| group(report, cell)).collect()
 }
 
-fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
+fn group(report: &Report, cell: AtCell) -> Group {
     let load = &report.load;
     let rows: Vec<&Row> = (report.rows.iter())
-        .filter(|row| row.connections == connections && row.size == size)
+        .filter(|row| row.cell == cell)
         .collect();
     let mut remarks = Vec::new();
     for row in &rows {
@@ -110,9 +107,11 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
             .map(|limit| format!("{}: {limit}", row.variant));
         remarks.extend(reason.chain(limit));
     }
-    let length = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
+    let length = cell
+        .size
+        .map_or(String::new(), |size| format!(", {}", bytes(size)));
     Group {
-        title: format!("{connections} connections{length}"),
+        title: format!("{} connections{length}", cell.connections),
         headings: table::headings(&load.protocol).into(),
         rows: rows
             .iter()
@@ -124,9 +123,11 @@ fn group(report: &Report, connections: usize, size: Option<u64>) -> Group {
 }
 
 fn variant(report: &Report, row: &Row) -> VariantRuns {
-    let own = report.runs.iter().enumerate().filter(|(_, run)| {
-        run.connections == row.connections && run.size == row.size && run.variant == row.variant
-    });
+    let own = report
+        .runs
+        .iter()
+        .enumerate()
+        .filter(|(_, run)| run.cell == row.cell && run.variant == row.variant);
     let repeats = own.filter_map(|(index, run)| {
         let sample = run.good()?;
         Some(Repeat {

@@ -1,5 +1,7 @@
 //! The results of the extra runs, for the JSON report and as text.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Calls, Counted};
@@ -37,12 +39,33 @@ pub(crate) struct AtDepth {
     pub(crate) depth: usize,
 }
 
-/// The cell of a trace of `bench net`. The counts cover the server's process and its descendants.
+/// A cell of `bench net`: the variants are compared within it. The counts of its traces cover the server's process and
+/// its descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AtCell {
     pub(crate) connections: usize,
     pub(crate) size: Option<u64>,
+}
+
+impl AtCell {
+    /// Returns the cells of all sizes and numbers of connections.
+    pub(crate) fn all(sizes: &[Option<u64>], connections: &[usize]) -> Vec<AtCell> {
+        let of_size = |&size| {
+            let cell = move |&connections| AtCell { connections, size };
+            connections.iter().map(cell)
+        };
+        sizes.iter().flat_map(of_size).collect()
+    }
+}
+
+impl fmt::Display for AtCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.size {
+            Some(size) => write!(f, "{} connections, {size} bytes", self.connections),
+            None => write!(f, "{} connections", self.connections),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

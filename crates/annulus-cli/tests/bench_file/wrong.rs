@@ -145,14 +145,14 @@ fn a_size_beyond_the_file_is_refused() {
 fn values_out_of_range_are_refused() {
     let workspace = Workspace::new();
     for (args, text) in [
-        (["--depth", "0"], "--depth 0: a depth is from 1 to 32768"),
+        (["--depth", "0"], "'--depth <LIST>': from 1 to 32768"),
         (
             ["--depth", "8,50000"],
-            "--depth 50000: a depth is from 1 to 32768",
+            "invalid value '50000' for '--depth <LIST>': from 1 to 32768",
         ),
         (["--files", "0"], "--files 0: from 1 to 4096"),
         (["--files", "5000"], "--files 5000: from 1 to 4096"),
-        (["--drivers", "0"], "--drivers 0: from 1 to 256"),
+        (["--drivers", "0"], "'--drivers <N>': from 1 to 256"),
         (
             ["--memory", "15M"],
             "--memory 15728640: the process itself needs at least 16 MiB",
@@ -183,8 +183,8 @@ fn values_out_of_range_are_refused() {
             ["--bs", "4q"],
             "`q` is not a unit; write for example 4k, 1M or 8G",
         ),
-        (["--repeat", "0"], "--repeat 0: from 1 to 1000"),
-        (["--threads", "0"], "--threads 0: from 1 to 256"),
+        (["--repeat", "0"], "'--repeat <N>': from 1 to 1000"),
+        (["--threads", "0"], "'--threads <N>': from 1 to 256"),
         (["--runtime", "0"], "the time must be from 1 ms to a day"),
         (
             ["--runtime", "soon"],

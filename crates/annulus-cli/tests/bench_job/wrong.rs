@@ -65,7 +65,11 @@ fn options_that_the_job_file_sets_are_refused() {
     ] {
         refuses(&workspace, &args, "cannot be used with");
     }
-    refuses(&workspace, &["--repeat", "0"], "--repeat 0: from 1 to 1000");
+    refuses(
+        &workspace,
+        &["--repeat", "0"],
+        "'--repeat <N>': from 1 to 1000",
+    );
     refuses(
         &workspace,
         &["--json", "no/where.json"],

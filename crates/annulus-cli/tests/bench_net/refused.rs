@@ -12,7 +12,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["echo", "127.0.0.1:9", "--connections", "0"],
-        "--connections 0: from 1 to 60000",
+        "'--connections <LIST>': from 1 to 60000",
     ),
     (
         &["echo", "127.0.0.1:9", "--connections", "60001"],
@@ -20,7 +20,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["echo", "127.0.0.1:9", "--pipeline", "0"],
-        "--pipeline 0: from 1 to 1024",
+        "'--pipeline <N>': from 1 to 1024",
     ),
     (
         &["echo", "127.0.0.1:9", "--size", "0"],
@@ -40,7 +40,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["echo", "127.0.0.1:9", "--repeats", "0"],
-        "--repeats 0: from 1 to 1000",
+        "'--repeats <N>': from 1 to 1000",
     ),
     (
         &["echo", "127.0.0.1:9", "--cpu", "9999"],

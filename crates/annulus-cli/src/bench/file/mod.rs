@@ -124,11 +124,9 @@ impl Cell<'_> {
         Ok(Cell {
             plan,
             judge: watching::judge(&args.watch.alert, plan)?,
-            destination: (args.json.as_deref())
-                .map(|path| Destination::new(path, args.replace))
-                .transpose()?,
-            pictures: Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?,
-            timeline: args.timeline,
+            destination: Destination::json(&args.output)?,
+            pictures: Pictures::of(&args.output)?,
+            timeline: args.output.timeline,
             trace: traced::TraceRequest::new(args, plan, variants)?,
         })
     }
@@ -400,7 +398,7 @@ fn load(plan: &Plan, file: &TestFile) -> Load {
         depths: plan.depths.clone(),
         threads: plan.threads,
         drivers: plan.drivers,
-        name: plan.load.map(String::from),
+        name: (!plan.load.name.is_empty()).then(|| plan.load.name.into()),
         durable: plan.durable,
         memory_limit_bytes: plan.memory_bytes,
         runtime_seconds: plan.runtime.as_secs_f64(),

@@ -3,19 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
 use super::variant::PAGES_PER_OP;
-use crate::args::{Cache, FileArgs, Rw, Sync};
+use crate::args::{Cache, FileArgs, Load, Rw, Sync};
 use crate::fault::Fault;
 
-/// The kernel's limit on the entries of a ring.
-const DEPTH_MAX: usize = 32_768;
 /// The unit of blocks: every disk supports it, and a smaller block has no space for a tag.
 const BLOCK_MULTIPLE: u64 = 512;
 /// The largest block: a power of two that fits an SQE's 32-bit length.
 const BLOCK_MAX: u64 = 1 << 30;
-/// The limit on repeats: a greater number is a typing error, since a run takes seconds.
-const REPEAT_MAX: usize = 1000;
-const THREADS_MAX: usize = 256;
 /// The limit on files: each is open twice, and once more in an engine.
 const FILES_MAX: usize = 4096;
 /// The limit on small files, which are open only during an operation.
@@ -28,7 +26,8 @@ const FORGETS: u64 = 2;
 /// The options of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) load: Option<&'static str>,
+    /// The load, whose own values the other fields replace.
+    pub(crate) load: Load,
     pub(crate) path: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
     pub(crate) overwrite: bool,
@@ -38,19 +37,7 @@ pub(crate) struct Plan {
     pub(crate) offset_bytes: u64,
     /// The total size of all files.
     pub(crate) size_bytes: Option<u64>,
-    /// The number of blocks of the tool's file, without a requested size.
-    pub(crate) own_blocks: Option<u64>,
-    /// A run ends once every block has been used, whatever the state of the page cache.
-    pub(crate) once: bool,
     pub(crate) files: usize,
-    /// Each operation opens, queries, reads and closes a small file.
-    pub(crate) opens: bool,
-    /// True if it does so with the function that reads a whole file.
-    pub(crate) whole: bool,
-    /// An operation reads many pages that are in memory.
-    pub(crate) resident: bool,
-    /// Operations read the first file only, and may be beside a scan of the others.
-    pub(crate) scan: bool,
     /// Blocks are chosen by Zipf's law with this exponent.
     pub(crate) zipf: Option<f64>,
     /// The memory limit of the process, page cache included.
@@ -80,21 +67,15 @@ impl Plan {
         };
         // Short, so that it is easy to type.
         let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-        let plan = |&cache| {
-            let requested = requested || cache != Cache::Direct;
-            Ok(Plan {
-                seed,
-                ..Plan::new(args, cache, requested)?
-            })
-        };
+        let plan = |&cache| Plan::new(args, cache, requested || cache != Cache::Direct, seed);
         caches.iter().map(plan).collect()
     }
 
-    fn new(args: &FileArgs, cache: Cache, cache_requested: bool) -> Result<Plan, Fault> {
+    fn new(args: &FileArgs, cache: Cache, cache_requested: bool, seed: u64) -> Result<Plan, Fault> {
         let load = args.load_or_plain();
         let rw = args.rw.unwrap_or(load.rw);
         let mut plan = Plan {
-            load: args.load.map(|load| load.name),
+            load,
             path: args.path.clone(),
             dir: args.dir.clone(),
             overwrite: args.overwrite,
@@ -107,28 +88,21 @@ impl Plan {
             block_bytes: args.bs.unwrap_or(load.block_bytes),
             offset_bytes: args.offset,
             size_bytes: args.size,
-            own_blocks: load.own_blocks,
-            once: load.once,
             files: args.files.unwrap_or(load.files),
-            opens: load.opens,
-            whole: load.whole,
-            resident: load.resident,
-            scan: load.scan,
             zipf: args.zipf,
             memory_bytes: (args.memory)
                 .or_else(|| load.memory_bytes.filter(|_| cache == Cache::Full)),
             durable: args.sync.map_or(load.durable, |sync| sync == Sync::Each),
             cache,
             cache_requested,
-            depths: depths(&args.depth, load.depths)?,
+            depths: depths(&args.depth, load.depths),
             threads: args.threads.or(load.threads),
             drivers: args.drivers,
             runtime: args.runtime.unwrap_or(load.runtime),
             repeat: args.repeat,
-            seed: 0,
+            seed,
         };
-        plan.check_blocks()?;
-        plan.check_counts()?;
+        plan.check()?;
         if args.sync == Some(Sync::Each) && !plan.writes() {
             return Err(Fault::usage("--sync each: this load writes nothing"));
         }
@@ -157,18 +131,12 @@ impl Plan {
 
     /// Returns the operations for the heading, for example `randrw (70 % reads)`.
     pub(crate) fn description(&self) -> String {
-        let rw = match self.rw {
-            Rw::Read => "read",
-            Rw::Write => "write",
-            Rw::Randread => "randread",
-            Rw::Randwrite => "randwrite",
-            Rw::Readwrite => "readwrite",
-            Rw::Randrw => "randrw",
-        };
+        let rw = self.rw.to_possible_value();
+        let rw = rw.as_ref().map_or("", PossibleValue::get_name);
         match self.rw {
-            _ if self.whole => "whole files".into(),
-            _ if self.opens => "open, metadata, read, close".into(),
-            _ if self.resident => format!("{PAGES_PER_OP} pages in memory per operation"),
+            _ if self.load.whole => "whole files".into(),
+            _ if self.load.opens => "open, metadata, read, close".into(),
+            _ if self.load.resident => format!("{PAGES_PER_OP} pages in memory per operation"),
             Rw::Readwrite | Rw::Randrw => format!("{rw} ({} % reads)", 100 - self.write_percent),
             _ => match self.zipf {
                 Some(exponent) => format!("{rw} (Zipf {exponent})"),
@@ -177,7 +145,7 @@ impl Plan {
         }
     }
 
-    fn check_blocks(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), Fault> {
         let bs = self.block_bytes;
         if bs == 0 || !bs.is_multiple_of(BLOCK_MULTIPLE) || bs > BLOCK_MAX {
             return Err(usage!(
@@ -185,14 +153,15 @@ impl Plan {
             ));
         }
         let files = self.files;
-        let most = match self.opens {
+        let most = match self.load.opens {
             true => SMALL_FILES_MAX,
             false => FILES_MAX,
         };
         if files == 0 || files > most {
             return Err(usage!("--files {files}: from 1 to {most}"));
         }
-        if self.opens && (self.writes() || self.cache == Cache::Direct || self.size_bytes.is_some())
+        if self.load.opens
+            && (self.writes() || self.cache == Cache::Direct || self.size_bytes.is_some())
         {
             return Err(Fault::usage(
                 "a load of small files reads whole files through the page cache: use --files and --bs, and not \
@@ -215,7 +184,7 @@ impl Plan {
                 ));
             }
         }
-        if self.zipf.is_some() && (!self.random() || self.once || self.cache == Cache::Cold) {
+        if self.zipf.is_some() && (!self.random() || self.load.once || self.cache == Cache::Cold) {
             return Err(Fault::usage(
                 "--zipf: blocks repeat, so use a random load that is --hot, --direct or --load many-files",
             ));
@@ -225,18 +194,6 @@ impl Plan {
                 "--offset {} is not a multiple of --bs {bs}",
                 self.offset_bytes
             ));
-        }
-        Ok(())
-    }
-
-    fn check_counts(&self) -> Result<(), Fault> {
-        if self.repeat == 0 || self.repeat > REPEAT_MAX {
-            return Err(usage!("--repeat {}: from 1 to {REPEAT_MAX}", self.repeat));
-        }
-        for (option, count) in [("threads", self.threads), ("drivers", self.drivers)] {
-            if let Some(count) = count.filter(|&count| count == 0 || count > THREADS_MAX) {
-                return Err(usage!("--{option} {count}: from 1 to {THREADS_MAX}"));
-            }
         }
         if let Some(memory) = self.memory_bytes.filter(|&memory| memory < MEMORY_MIN) {
             return Err(usage!(
@@ -249,26 +206,24 @@ impl Plan {
 }
 
 /// Returns the requested depths, or those of the load, without duplicates.
-fn depths(requested: &[usize], load: &[usize]) -> Result<Vec<usize>, Fault> {
-    let mut depths = Vec::new();
-    for &depth in if requested.is_empty() {
+fn depths(requested: &[usize], load: &[usize]) -> Vec<usize> {
+    let listed = if requested.is_empty() {
         load
     } else {
         requested
-    } {
-        if depth == 0 || depth > DEPTH_MAX {
-            return Err(usage!("--depth {depth}: a depth is from 1 to {DEPTH_MAX}"));
-        }
+    };
+    let mut depths = Vec::new();
+    for &depth in listed {
         if !depths.contains(&depth) {
             depths.push(depth);
         }
     }
-    Ok(depths)
+    depths
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{Parser, ValueEnum};
+    use clap::Parser;
 
     use super::*;
     use crate::args::{Args, BenchTarget, Command, Load};

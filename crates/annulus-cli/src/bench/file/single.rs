@@ -102,7 +102,7 @@ fn once(
         true => cache::prepare(file, Cache::Direct)?,
         false => cache::prepare(file, file.cache)?,
     };
-    if plan.scan && !has_own_cache {
+    if plan.load.scan && !has_own_cache {
         cache::keep_first(file)?;
     }
     let resident = match prepared {
@@ -136,7 +136,7 @@ fn once(
         }
     };
     // Beside a scan, what is read fits in memory.
-    let is_exempt = side(variant.name()) == Side::Null || has_own_cache || plan.scan;
+    let is_exempt = side(variant.name()) == Side::Null || has_own_cache || plan.load.scan;
     done(match outcome.parts.pop() {
         Some(Ok(_)) if file.cache == Cache::Full && !is_exempt && hits() == before => {
             Outcome::NotPrepared {
@@ -175,7 +175,7 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
         files: file.handles(),
         direct_files: file.direct_handles(),
         paths: file.paths(),
-        whole: plan.whole,
+        whole: plan.load.whole,
         offset_bytes: file.offset_bytes,
         size_bytes: file.file_bytes,
         block_bytes: plan.block_bytes as usize,
@@ -188,21 +188,21 @@ fn job(plan: &Plan, file: &TestFile, depth: usize) -> Job {
         durable: plan.durable,
         cache_bytes: cache::own_bytes(plan, file),
         warm: matches!(file.cache, Cache::Hot | Cache::Full),
-        resident: plan.resident,
-        scan: plan.scan,
+        resident: plan.load.resident,
+        scan: plan.load.scan,
     }
 }
 
 fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> Work {
     let seed = mix(plan.seed ^ mix(stamp));
-    let files = if plan.scan { 1 } else { file.count() };
+    let files = if plan.load.scan { 1 } else { file.count() };
     let blocks = file.file_bytes * files as u64 / plan.block_bytes;
     let order = Order::new(OrderSpec {
         blocks,
         seed,
         random: plan.random(),
         // The null variant reads nothing, so it warms no block.
-        endless: !plan.once
+        endless: !plan.load.once
             && (file.cache != Cache::Cold
                 || plan.forgets(file.total_bytes())
                 || side == Side::Null),
@@ -222,12 +222,12 @@ fn work(plan: &Plan, file: &TestFile, side: Side, depth: usize, stamp: u64) -> W
         },
         bytes_max: u64::MAX,
         ops_max: u64::MAX,
-        ramp: match plan.once {
+        ramp: match plan.load.once {
             true => Duration::ZERO,
             false => RAMP.min(plan.runtime / 5),
         },
         runtime: Some(plan.runtime),
-        once: plan.once,
+        once: plan.load.once,
         rate: [0; 2],
         seed,
         check: Check::Contents(file.contents, stamp),

@@ -36,7 +36,7 @@ impl TraceRequest {
     ) -> Result<TraceRequest, Fault> {
         let mut options = args.trace.clone();
         options.syscalls |= args.load_or_plain().syscalls;
-        let trace = Trace::new(&options, args.replace)?;
+        let trace = Trace::new(&options, args.output.replace)?;
         // The base is always measured, but its graph is drawn only if it is named.
         let sets = ["all", "default"];
         let listed = super::requested(args);

@@ -110,7 +110,7 @@ pub(crate) fn warnings(plan: &Plan, runs: &[Run], rows: &[Row<AtDepth>]) -> Vec<
     list.extend(spread(plan, rows));
     let repeats = format!("--repeat {}", more_repeats(plan));
     list.extend(disturbance::warning(&shares(runs), &repeats));
-    if !plan.once {
+    if !plan.load.once {
         list.extend(ran_out(&samples));
     }
     list.extend(short_tail(plan, &samples));

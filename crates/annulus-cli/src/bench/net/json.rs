@@ -76,22 +76,26 @@ pub(crate) struct LoadFacts {
 }
 
 impl LoadFacts {
+    pub(crate) fn cells(&self) -> Vec<AtCell> {
+        AtCell::all(&self.sizes, &self.connections)
+    }
+
     pub(crate) fn of(options: &Options) -> LoadFacts {
         LoadFacts {
             protocol: options.protocol.into(),
             description: options.description(),
             connections: options.connections.clone(),
             sizes: options.sizes.clone(),
-            pipeline: options.pipeline,
-            rate: options.rate,
+            pipeline: options.args.pipeline,
+            rate: options.args.rate,
             reconnect: options.reconnect,
             disconnect: options.disconnect,
             post_bytes: options.post_bytes(),
-            client_threads: options.threads,
+            client_threads: options.args.threads,
             client_cpus: options.client_cpus.clone(),
             server_cpus: options.server_cpus.clone(),
-            warmup_seconds: options.warmup.as_secs_f64(),
-            runtime_seconds: options.runtime.as_secs_f64(),
+            warmup_seconds: options.args.warmup.as_secs_f64(),
+            runtime_seconds: options.args.runtime.as_secs_f64(),
             repeats: options.repeats,
         }
     }
@@ -134,8 +138,8 @@ impl VariantFacts {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Run {
-    pub(crate) connections: usize,
-    pub(crate) size: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) cell: AtCell,
     /// The number of the repeat, from 1.
     pub(crate) repeat: usize,
     pub(crate) variant: String,
@@ -265,8 +269,8 @@ pub(crate) struct ErrorCount {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Row {
-    pub(crate) connections: usize,
-    pub(crate) size: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) cell: AtCell,
     pub(crate) variant: String,
     /// The number of good runs.
     pub(crate) samples: usize,

@@ -17,6 +17,7 @@ use crate::bench::progress::Progress;
 use crate::fault::Fault;
 use crate::report::Pictures;
 use crate::signals;
+use crate::trace::AtCell;
 
 mod child;
 pub(crate) mod json;
@@ -34,7 +35,6 @@ mod watching;
 pub(crate) use child::{net_child, net_server};
 pub(crate) use json::Run;
 use json::{LoadFacts, Report, Sample, VariantFacts};
-use options::Cell;
 pub(crate) use options::Options;
 pub(crate) use pages::find_program;
 use server::Server;
@@ -48,17 +48,15 @@ const EXIT_UNAVAILABLE: u8 = 77;
 pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     signals::listen()?;
     let options = Options::new(&args.protocol)?;
-    let destination = (options.json.as_deref())
-        .map(|path| Destination::new(path, options.replace))
-        .transpose()?;
-    let load = args.protocol.load();
-    let pictures = Pictures::new(&load.pictures, load.json.as_deref(), load.replace)?;
+    let output = &args.protocol.load().output;
+    let destination = Destination::json(output)?;
+    let pictures = Pictures::of(output)?;
     let trace = traced::TraceRequest::new(&options)?;
     if let Some(failure) = load::kernel_refuses() {
         return unavailable(&failure);
     }
     let judge = watching::judge(&options)?;
-    let _watching = crate::watching::begin(options.watch.metrics)?;
+    let _watching = crate::watching::begin(options.args.watch.metrics)?;
     let started = SystemTime::now();
     let machine = Machine::of(None);
     print_text(&heading(&options, &machine))?;
@@ -94,7 +92,7 @@ pub(crate) fn net(args: &NetArgs) -> Result<ExitCode, Fault> {
     // A failed print must not prevent writing the report.
     let printed = print_text(&text);
     if let Some(destination) = &destination {
-        destination.write(&report, load.timeline)?;
+        destination.write(&report, output.timeline)?;
     }
     pictures.of_network(&report)?;
     printed?;
@@ -121,7 +119,7 @@ fn heading(options: &Options, machine: &Machine) -> String {
     let mut text = format!(
         "{}; {} s × {} repeats; seed {}\n{}\n",
         options.description(),
-        options.runtime.as_secs_f64(),
+        options.args.runtime.as_secs_f64(),
         options.repeats,
         options.seed,
         machine.line(),
@@ -148,16 +146,16 @@ fn measure(options: &Options) -> Result<Vec<Run>, Fault> {
                 }
                 progress.begin(format!(
                     "{}, {repeat}/{}: {}",
-                    cell.label(),
+                    cell,
                     options.repeats,
                     variant.name()
                 ));
                 let done = one(options, cell, variant);
                 progress.step();
                 let cut_short = signals::received().is_some()
-                    && !matches!(&done, Ok(sample) if sample.measured_seconds >= options.runtime.as_secs_f64());
+                    && !matches!(&done, Ok(sample) if sample.measured_seconds >= options.args.runtime.as_secs_f64());
                 let (sample, reason) = match done {
-                    Ok(sample) if cut_short => cut(sample, options.runtime),
+                    Ok(sample) if cut_short => cut(sample, options.args.runtime),
                     Ok(sample) => (Some(sample), None),
                     Err(Fault::Failed(why)) => (None, Some(why)),
                     // Interrupted before the run began.
@@ -168,8 +166,7 @@ fn measure(options: &Options) -> Result<Vec<Run>, Fault> {
                     }
                 };
                 runs.push(Run {
-                    connections: cell.connections,
-                    size: cell.size,
+                    cell,
                     repeat,
                     variant: variant.name().to_string(),
                     sample,
@@ -201,7 +198,7 @@ struct Ready {
     pid: Option<u32>,
 }
 
-fn ready(options: &Options, cell: Cell, variant: &Variant) -> Result<Ready, Fault> {
+fn ready(options: &Options, cell: AtCell, variant: &Variant) -> Result<Ready, Fault> {
     let server = match variant {
         Variant::External { .. } => None,
         variant => Some(Server::start(variant, options, cell)?),
@@ -222,7 +219,7 @@ fn ready(options: &Options, cell: Cell, variant: &Variant) -> Result<Ready, Faul
 }
 
 /// One variant in one cell, once.
-fn one(options: &Options, cell: Cell, variant: &Variant) -> Result<Sample, Fault> {
+fn one(options: &Options, cell: AtCell, variant: &Variant) -> Result<Sample, Fault> {
     let Ready {
         server,
         mut plan,

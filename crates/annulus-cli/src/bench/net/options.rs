@@ -1,8 +1,7 @@
 //! Validated options of `annulus bench net`: the load and the variants.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use annulus_baselines::net::load::{
     KeySpace, MemcachedCommand, Pace, Plan, RedisCommand, Target, Workload,
@@ -10,39 +9,17 @@ use annulus_baselines::net::load::{
 
 use super::pages::Pages;
 use super::variants::{Variant, variants};
-use crate::args::{
-    BenchWatchArgs, LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength, StoreArgs,
-};
+use crate::args::{LoadArgs, MemcachedName, NetProtocol, RedisName, ResponseLength, StoreArgs};
 use crate::bench::machine::allowed_processors;
 use crate::fault::Fault;
-use crate::trace::Trace;
+use crate::trace::{AtCell, Trace};
 
-/// The number of connections that can be opened from a few loopback addresses in reasonable time.
-const CONNECTIONS_MAX: usize = 60_000;
-const PIPELINE_MAX: usize = 1024;
-const THREADS_MAX: usize = 64;
-const REPEATS_MAX: usize = 1000;
 const SIZE_MAX: u64 = 64 << 20;
 const REPEATS: usize = 5;
 
-/// A number of connections and a size. The variants are compared within a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cell {
-    pub(crate) connections: usize,
-    pub(crate) size: Option<u64>,
-}
-
-impl Cell {
-    pub(crate) fn label(&self) -> String {
-        match self.size {
-            Some(size) => format!("{} connections, {size} bytes", self.connections),
-            None => format!("{} connections", self.connections),
-        }
-    }
-}
-
 /// The validated command line.
 pub(crate) struct Options {
+    pub(crate) args: LoadArgs,
     pub(crate) protocol: &'static str,
     workload: Workload,
     /// Set if every key is given a value before the load.
@@ -53,21 +30,12 @@ pub(crate) struct Options {
     pub(crate) sizes: Vec<Option<u64>>,
     pub(crate) connections: Vec<usize>,
     pub(crate) variants: Vec<Variant>,
-    pub(crate) pipeline: usize,
-    pub(crate) rate: Option<f64>,
     pub(crate) reconnect: bool,
     pub(crate) disconnect: bool,
-    pub(crate) threads: usize,
     pub(crate) client_cpus: Vec<usize>,
     pub(crate) server_cpus: Vec<usize>,
-    pub(crate) runtime: Duration,
-    pub(crate) warmup: Duration,
-    timeout: Duration,
     pub(crate) repeats: usize,
     pub(crate) seed: u64,
-    pub(crate) json: Option<PathBuf>,
-    pub(crate) replace: bool,
-    pub(crate) watch: BenchWatchArgs,
     pub(crate) notes: Vec<String>,
     pub(crate) trace: Trace,
 }
@@ -89,6 +57,7 @@ impl Options {
         connections.sort_unstable();
         connections.dedup();
         Ok(Options {
+            args: args.clone(),
             protocol,
             workload,
             fill: requested.store().is_some_and(|store| store.fill),
@@ -97,34 +66,19 @@ impl Options {
             sizes,
             connections,
             variants,
-            pipeline: args.pipeline,
-            rate: args.rate,
             reconnect: args.reconnect || requested.disconnects(),
             disconnect: requested.disconnects(),
-            threads: args.threads,
             client_cpus,
             server_cpus,
-            runtime: args.runtime,
-            warmup: args.warmup,
-            timeout: args.timeout,
             repeats: args.repeats.unwrap_or(if compared { REPEATS } else { 1 }),
             seed,
-            json: args.json.clone(),
-            replace: args.replace,
-            watch: args.watch.clone(),
             notes,
-            trace: Trace::new(&args.trace, args.replace)?,
+            trace: Trace::new(&args.trace, args.output.replace)?,
         })
     }
 
-    pub(crate) fn cells(&self) -> Vec<Cell> {
-        let mut cells = Vec::new();
-        for &size in &self.sizes {
-            for &connections in &self.connections {
-                cells.push(Cell { connections, size });
-            }
-        }
-        cells
+    pub(crate) fn cells(&self) -> Vec<AtCell> {
+        AtCell::all(&self.sizes, &self.connections)
     }
 
     /// Returns whether `name` is a server that this command did not start.
@@ -135,7 +89,7 @@ impl Options {
     }
 
     /// Returns the load plan of one run against one server.
-    pub(crate) fn plan(&self, cell: Cell, target: Target) -> Plan {
+    pub(crate) fn plan(&self, cell: AtCell, target: Target) -> Plan {
         let mut workload = self.workload.clone();
         match &mut workload {
             Workload::Echo { bytes } => *bytes = cell.size.unwrap_or(1) as usize,
@@ -166,15 +120,15 @@ impl Options {
             target,
             workload,
             connections: cell.connections,
-            pipeline: self.pipeline,
-            pace: self.rate.map_or(Pace::Closed, Pace::Rate),
+            pipeline: self.args.pipeline,
+            pace: self.args.rate.map_or(Pace::Closed, Pace::Rate),
             reconnect: self.reconnect,
             disconnect: self.disconnect,
-            threads: self.threads,
+            threads: self.args.threads,
             cpus: self.client_cpus.clone(),
-            warmup: self.warmup,
-            runtime: self.runtime,
-            timeout: self.timeout,
+            warmup: self.args.warmup,
+            runtime: self.args.runtime,
+            timeout: self.args.timeout,
             seed: self.seed,
         }
     }
@@ -188,16 +142,16 @@ impl Options {
     }
 
     pub(crate) fn description(&self) -> String {
-        let pace = match self.rate {
+        let pace = match self.args.rate {
             Some(rate) => format!("{rate} requests/s by the clock"),
-            None => format!("{} in flight per connection", self.pipeline),
+            None => format!("{} in flight per connection", self.args.pipeline),
         };
         let kept = match (self.disconnect, self.reconnect) {
             (true, _) => "a connection for each request, closed before the response",
             (false, true) => "a connection for each request",
             (false, false) => "connections kept",
         };
-        let threads = match self.threads {
+        let threads = match self.args.threads {
             1 => "1 client thread".to_string(),
             threads => format!("{threads} client threads"),
         };
@@ -347,12 +301,7 @@ fn sizes(requested: &[u64], least: u64) -> Result<Vec<Option<u64>>, Fault> {
 }
 
 fn check(args: &LoadArgs) -> Result<(), Fault> {
-    let within = |option: &str, value: usize, max: usize| match (1..=max).contains(&value) {
-        true => Ok(()),
-        false => Err(usage!("--{option} {value}: from 1 to {max}")),
-    };
     for &connections in &args.connections {
-        within("connections", connections, CONNECTIONS_MAX)?;
         if connections < args.threads {
             return Err(usage!(
                 "--threads {}: more than --connections {connections}; each thread needs a connection",
@@ -360,9 +309,6 @@ fn check(args: &LoadArgs) -> Result<(), Fault> {
             ));
         }
     }
-    within("pipeline", args.pipeline, PIPELINE_MAX)?;
-    within("threads", args.threads, THREADS_MAX)?;
-    within("repeats", args.repeats.unwrap_or(1), REPEATS_MAX)?;
     if args.reconnect && args.pipeline > 1 {
         return Err(Fault::usage(
             "--reconnect: a connection for each request has no --pipeline",

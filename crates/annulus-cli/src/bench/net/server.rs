@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use annulus_baselines::net::load::Target;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::options::{Cell, Options};
+use super::options::Options;
 use super::pages::{Pages, find_program};
 use super::variants::{NGINX_PRELOAD, Variant};
 use crate::fault::Fault;
 use crate::signals;
+use crate::trace::AtCell;
 
 /// The time limit for a server to start listening.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,7 +40,11 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts the server for a cell and waits until it listens.
-    pub(crate) fn start(variant: &Variant, options: &Options, cell: Cell) -> Result<Server, Fault> {
+    pub(crate) fn start(
+        variant: &Variant,
+        options: &Options,
+        cell: AtCell,
+    ) -> Result<Server, Fault> {
         let cpus = &options.server_cpus;
         let name = variant.name().to_string();
         let failed = |why: String| failed!("starting {name}: {why}");
@@ -199,7 +204,7 @@ fn page_server(
     name: &str,
     own: PathBuf,
     pages: &Pages,
-    cell: Cell,
+    cell: AtCell,
     fixed_address: Option<SocketAddr>,
 ) -> std::io::Result<Vec<OsString>> {
     let arguments = |arguments: &[&str]| arguments.iter().map(OsString::from).collect::<Vec<_>>();

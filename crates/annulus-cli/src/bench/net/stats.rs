@@ -1,9 +1,10 @@
 //! Aggregates runs into rows: medians over the repeats, and ratios within each repeat.
 
 use super::json::{Latency, Medians, Row, Run, Sample, ServerUse};
-use super::options::{Cell, Options};
+use super::options::Options;
 use super::variants::reference;
 use crate::bench::spread::{Spread, median};
+use crate::trace::AtCell;
 
 /// Returns the rows of all cells. Within a cell the fastest variant is first.
 pub(crate) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
@@ -20,10 +21,8 @@ pub(crate) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
         .collect()
 }
 
-fn cell_rows(cell: Cell, names: &[&str], reference: &str, runs: &[Run]) -> Vec<Row> {
-    let runs: Vec<&Run> = (runs.iter())
-        .filter(|run| run.connections == cell.connections && run.size == cell.size)
-        .collect();
+fn cell_rows(cell: AtCell, names: &[&str], reference: &str, runs: &[Run]) -> Vec<Row> {
+    let runs: Vec<&Run> = (runs.iter()).filter(|run| run.cell == cell).collect();
     let mut rows: Vec<Row> = (names.iter())
         .map(|name| row(cell, name, reference, &runs))
         .collect();
@@ -36,7 +35,7 @@ fn cell_rows(cell: Cell, names: &[&str], reference: &str, runs: &[Run]) -> Vec<R
     rows
 }
 
-fn row(cell: Cell, name: &str, reference: &str, runs: &[&Run]) -> Row {
+fn row(cell: AtCell, name: &str, reference: &str, runs: &[&Run]) -> Row {
     let of = |name: &str| -> Vec<(usize, &Sample)> {
         (runs.iter())
             .filter(|run| run.variant == name)
@@ -54,8 +53,7 @@ fn row(cell: Cell, name: &str, reference: &str, runs: &[&Run]) -> Row {
     let reason = lost.map(|run| reason(run)).next();
     let samples: Vec<&Sample> = own.iter().map(|(_, sample)| *sample).collect();
     Row {
-        connections: cell.connections,
-        size: cell.size,
+        cell,
         variant: name.to_string(),
         samples: samples.len(),
         medians: medians(&samples, reference, Spread::of(&ratios)),
@@ -118,6 +116,11 @@ fn medians(samples: &[&Sample], reference: &str, ratio: Option<Spread>) -> Optio
 mod tests {
     use super::*;
 
+    const CELL: AtCell = AtCell {
+        connections: 50,
+        size: Some(128),
+    };
+
     fn run(repeat: usize, variant: &str, requests_per_second: f64, fault: Option<&str>) -> Run {
         let sample = Sample {
             requests_per_second,
@@ -125,8 +128,7 @@ mod tests {
             ..Sample::default()
         };
         Run {
-            connections: 50,
-            size: Some(128),
+            cell: CELL,
             repeat,
             variant: variant.into(),
             sample: Some(sample),
@@ -145,11 +147,7 @@ mod tests {
             run(3, "ring", 900.0, Some("wrong")),
             run(3, "epoll", 100.0, None),
         ];
-        let cell = Cell {
-            connections: 50,
-            size: Some(128),
-        };
-        let rows = cell_rows(cell, &["epoll", "ring"], "epoll", &runs);
+        let rows = cell_rows(CELL, &["epoll", "ring"], "epoll", &runs);
         assert_eq!(rows[0].variant, "ring");
         let medians = rows[0].medians.as_ref().unwrap();
         assert_eq!(medians.ratio_to_epoll, Spread::of(&[1.5, 1.5]));

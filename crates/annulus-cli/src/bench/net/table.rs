@@ -5,6 +5,7 @@ use super::variants::{NGINX_PRELOAD, reference};
 use crate::bench::columns::{remarks, ruled};
 use crate::bench::disturbance::{self, RunShares};
 use crate::bench::numbers::{grouped, short};
+use crate::trace::AtCell;
 
 /// The heading of each column, and its meaning.
 const HEADINGS: [(&str, &str); 12] = [
@@ -55,17 +56,10 @@ pub(crate) fn headings(protocol: &str) -> [(&'static str, &'static str); HEADING
 /// Returns all tables, an explanation of the columns, the warnings and the verdict.
 pub(crate) fn tables(report: &Report) -> String {
     let mut text = String::new();
-    for &size in &report.load.sizes {
-        for &connections in &report.load.connections {
-            let rows: Vec<&Row> = (report.rows.iter())
-                .filter(|row| row.connections == connections && row.size == size)
-                .collect();
-            let bytes = size.map_or(String::new(), |size| format!(", {size} bytes"));
-            text += &format!(
-                "\n{connections} connections{bytes}\n{}",
-                table(&rows, &report.load.protocol)
-            );
-        }
+    for cell in report.load.cells() {
+        let rows = report.rows.iter().filter(|row| row.cell == cell);
+        let table = table(&rows.collect::<Vec<_>>(), &report.load.protocol);
+        text += &format!("\n{cell}\n{table}");
     }
     text += match report.load.rate {
         Some(_) => "\nlatency: from when a request was due (corrected for coordinated omission)\n",
@@ -170,16 +164,14 @@ pub(crate) fn warnings(runs: &[Run]) -> Vec<String> {
 pub(crate) fn verdict(runs: &[Run], rows: &[Row]) -> String {
     let cells = rows.iter().filter_map(|row| {
         let clause = clause(row)?;
-        Some((cell(row.connections, row.size), Some(clause)))
+        Some((in_words(row.cell), Some(clause)))
     });
     disturbance::verdict(&shares(runs), cells)
 }
 
-fn cell(connections: usize, size: Option<u64>) -> String {
-    match size {
-        Some(size) => format!("{connections} connections and {size} bytes"),
-        None => format!("{connections} connections"),
-    }
+/// Names a cell within a sentence.
+fn in_words(cell: AtCell) -> String {
+    cell.to_string().replace(", ", " and ")
 }
 
 /// Returns the shares of all runs. Without --pid, those of an external server are unknown, and its runs
@@ -188,7 +180,7 @@ fn shares(runs: &[Run]) -> Vec<RunShares> {
     let measured = runs.iter().filter_map(|run| Some((run, run.good()?)));
     measured
         .map(|(run, sample)| RunShares {
-            cell: cell(run.connections, run.size),
+            cell: in_words(run.cell),
             repeat: run.repeat,
             variant: run.variant.clone(),
             others_busy: sample.others_busy.unwrap_or(0.0),
@@ -199,7 +191,7 @@ fn shares(runs: &[Run]) -> Vec<RunShares> {
 
 fn clause(row: &Row) -> Option<String> {
     let medians = row.medians.as_ref()?;
-    let cell = cell(row.connections, row.size);
+    let cell = in_words(row.cell);
     let reference = match medians.ratio_to_nginx {
         Some(_) => "nginx",
         None => "epoll",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use annulus_baselines::net::load::{self, Live, Moment};
 
-use super::options::{Cell, Options};
+use super::options::Options;
 use super::variants::Variant;
 use super::watch::{family, while_loaded};
 use super::{Ready, ready};
@@ -18,7 +18,7 @@ const SETTLING: Duration = Duration::from_millis(100);
 
 /// The requested flame graphs and their files.
 pub(super) struct TraceRequest {
-    graphs: Vec<(Cell, String, PathBuf)>,
+    graphs: Vec<(AtCell, String, PathBuf)>,
 }
 
 impl TraceRequest {
@@ -28,7 +28,7 @@ impl TraceRequest {
             let names = options.variants.iter().map(Variant::name);
             requested.extend(names.map(|name| (cell, name.to_string())));
         }
-        let label = |cell: &Cell, name: &str| match cell.size {
+        let label = |cell: &AtCell, name: &str| match cell.size {
             Some(size) if options.sizes.len() > 1 => format!("{name}-{}-{size}", cell.connections),
             _ => format!("{name}-{}", cell.connections),
         };
@@ -47,7 +47,7 @@ impl TraceRequest {
         let progress = Progress::new(cells.len() * options.variants.len());
         for cell in cells {
             for variant in &options.variants {
-                progress.begin(format!("{}, looked into: {}", cell.label(), variant.name()));
+                progress.begin(format!("{}, looked into: {}", cell, variant.name()));
                 traced.push(self.one(options, cell, variant));
                 progress.step();
             }
@@ -56,15 +56,9 @@ impl TraceRequest {
         Ok(traced)
     }
 
-    fn one(&self, options: &Options, cell: Cell, variant: &Variant) -> Traced<AtCell> {
+    fn one(&self, options: &Options, cell: AtCell, variant: &Variant) -> Traced<AtCell> {
         let trace = &options.trace;
-        let mut one = Traced::new(
-            variant.name(),
-            AtCell {
-                connections: cell.connections,
-                size: cell.size,
-            },
-        );
+        let mut one = Traced::new(variant.name(), cell);
         match trace.refusal() {
             Some(why) => one.counted(Err(why)),
             None if trace.counts() => {
@@ -74,7 +68,7 @@ impl TraceRequest {
             }
             None => {}
         }
-        let of = |(at, name, _): &&(Cell, String, PathBuf)| *at == cell && name == variant.name();
+        let of = |(at, name, _): &&(AtCell, String, PathBuf)| *at == cell && name == variant.name();
         if let (Some(graphs), Some((_, name, path))) = (&trace.graphs, self.graphs.iter().find(of))
         {
             let recorded = under_load(options, cell, variant, |pids, _| {
@@ -82,7 +76,7 @@ impl TraceRequest {
                 std::thread::sleep(RECORDED);
                 recorder.end()
             });
-            let title = format!("{name}: {}, {}", options.description(), cell.label());
+            let title = format!("{name}: {}, {}", options.description(), cell);
             one.drawn(
                 path,
                 recorded.and_then(|recorded| graphs.draw(recorded, &title, path)),
@@ -95,7 +89,7 @@ impl TraceRequest {
 /// Loads the server once more and calls `run` while it is under load.
 fn under_load<T>(
     options: &Options,
-    cell: Cell,
+    cell: AtCell,
     variant: &Variant,
     run: impl FnOnce(&[u32], &Live<'_>) -> Result<T, String>,
 ) -> Result<T, String> {
@@ -125,8 +119,5 @@ fn under_load<T>(
 }
 
 pub(super) fn text(traced: &[Traced<AtCell>]) -> String {
-    tables(traced, |cell| {
-        let (connections, size) = (cell.connections, cell.size);
-        Cell { connections, size }.label()
-    })
+    tables(traced, AtCell::to_string)
 }

@@ -10,9 +10,9 @@ pub(super) fn judge(options: &Options) -> Result<Judge, Fault> {
     let measured = Measured {
         command: "bench net",
         operations: &["request"],
-        runtime: options.runtime,
+        runtime: options.args.runtime,
     };
-    Judge::new(&options.watch.alert, &measured)
+    Judge::new(&options.args.watch.alert, &measured)
 }
 
 /// Checks the rules on the external server, or on the variants of Annulus.
@@ -20,15 +20,9 @@ pub(super) fn verdict(judge: &Judge, options: &Options, runs: &[Run]) -> Verdict
     let mut verdict = Verdict::default();
     for run in runs {
         let Some(sample) = &run.sample else { continue };
-        let size = run
-            .size
-            .map_or(String::new(), |size| format!(", {size} bytes"));
-        let name = format!(
-            "{}, {} connections{size}, repeat {}",
-            run.variant, run.connections, run.repeat
-        );
+        let name = format!("{}, {}, repeat {}", run.variant, run.cell, run.repeat);
         let counts = options.is_there(&run.variant) || run.variant.starts_with("annulus");
-        let in_flight = run.connections * options.pipeline;
+        let in_flight = run.cell.connections * options.args.pipeline;
         judge.check(
             &mut verdict,
             &name,

@@ -41,24 +41,18 @@ use report::{FIO, JobFacts, OWN, Report, Run, Sample};
 
 /// The largest job file. Real ones are about a page long.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-const REPEAT_MAX: usize = 1000;
 
 /// Runs the command.
 pub(super) fn job(args: &FileArgs, path: &Path) -> Result<ExitCode, Fault> {
     let bytes = read(path)?;
     let plan = plan::plan(&bytes, &|name| std::env::var(name).ok())
         .map_err(|list| refused(path, &list))?;
-    if args.repeat == 0 || args.repeat > REPEAT_MAX {
-        return Err(usage!("--repeat {}: from 1 to {REPEAT_MAX}", args.repeat));
-    }
     print_text(&heading(args, path, &plan))?;
     if args.job.parse_only {
         return Ok(ExitCode::SUCCESS);
     }
-    let pictures = Pictures::new(&args.pictures, args.json.as_deref(), args.replace)?;
-    let destination = (args.json.as_deref())
-        .map(|path| Destination::new(path, args.replace))
-        .transpose()?;
+    let pictures = Pictures::of(&args.output)?;
+    let destination = Destination::json(&args.output)?;
     let external = (args.job.with_fio)
         .then(|| External::new(path, &bytes, &plan))
         .transpose()?;

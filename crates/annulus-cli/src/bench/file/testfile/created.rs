@@ -41,7 +41,7 @@ pub(super) fn make(plan: &Plan, dir: &Path) -> Result<TestFile, Fault> {
         return Err(usage!("--dir {} is not a directory", dir.display()));
     }
     let folder = File::open(dir).map_err(|error| cannot("open directory", dir, &error))?;
-    if plan.opens {
+    if plan.load.opens {
         return make_tree(plan, dir, &folder);
     }
     let free = fstatvfs(&folder)
@@ -221,6 +221,7 @@ fn own_size(plan: &Plan, free: u64, dir: &Path) -> Result<u64, Fault> {
         Cache::Direct | Cache::Hot | Cache::Full => OWN_BYTES,
     };
     let preferred = plan
+        .load
         .own_blocks
         .map_or(preferred, |blocks| blocks * plan.block_bytes);
     // A deep queue needs several rounds, and the data must exceed the memory limit.

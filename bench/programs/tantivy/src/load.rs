@@ -28,6 +28,8 @@ const WORKERS: usize = 2;
 const WARM_UP: Duration = Duration::from_secs(3);
 /// The memory of a run beside the pages of its pool: a quarter of the limit.
 const BESIDE: usize = 4;
+/// The pages of the pool: as long as a block of documents, which then takes one or two reads, not four or five.
+const PAGE_BYTES: usize = 16 << 10;
 
 const WARM: u8 = 0;
 const MEASURED: u8 = 1;
@@ -86,6 +88,7 @@ pub(crate) fn open(
         let engine = annulus::Engine::new()?;
         let pool = PagePool::builder(&engine)
             .memory(memory - memory / BESIDE)
+            .page_bytes(PAGE_BYTES)
             .build()?;
         (
             Index::open(PoolDirectory::open(folder, &pool)?)?,

@@ -10,9 +10,9 @@ use url::Url;
 /// The block size of `file://`, bytes: Lance merges the reads of a request that are not further apart. On a local drive
 /// a read of 64 KiB, as for clouds, takes longer than several small ones.
 const BLOCK_BYTES: usize = 4096;
-/// The reads in flight of each scan or take. `file://` has 8, each with a blocking thread. A ring needs none, and a drive
-/// is fast with many: with 256, a cold take needs nine tenths of the time that it needs with 64. Lance also sizes its
-/// buffers with it, which takes 90 MB more here.
+/// The reads in flight of each scan or take. `file://` has 8, each with a blocking thread. A ring needs none, and a
+/// drive is fast with many: with 256, a cold take needs nine tenths of the time that it needs with 64. Lance also sizes
+/// its buffers with it, which takes 90 MB more here.
 const READS: usize = 256;
 
 /// Opens `annulus:///folder/name.lance` through our store.

@@ -16,6 +16,8 @@ use crate::errno::{self, into_return_int};
 use crate::fd_table::{self, Kind};
 use crate::real;
 use crate::receive;
+use crate::ring_policy;
+use crate::sys;
 
 hooks! {
     fn close(fd: c_int) -> c_int {
@@ -98,14 +100,22 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     // is lost.
     let is_duplicate = |entry| catch_panic(|| of::is_duplicate(entry, fd, to).then_some(()));
     let changes = fd != to && shared.and_then(is_duplicate).is_none();
-    if changes && let Some(entry) = fd_table::entry(to) {
+    // A call that the kernel refuses closes nothing.
+    let is_valid = || {
+        flags.unwrap_or(0) & !libc::O_CLOEXEC == 0
+            && sys::flags_of(fd).is_ok()
+            && (ring_policy::may_be_filtered() || (to as u64) < sys::fd_limit())
+    };
+    let tracked = fd_table::entry(to).filter(|entry| entry.kind() != Kind::Free);
+    if changes
+        && let Some(entry) = tracked
+        && is_valid()
+    {
         if entry.kind() == Kind::Library {
             errno::set(libc::EBUSY);
             return -1;
         }
-        if crate::sys::flags_of(fd).is_ok() {
-            attempt(|| of::release_number(entry, to));
-        }
+        attempt(|| of::release_number(entry, to));
     }
     let ret = match flags {
         None => pass_on!(real::dup2(fd, to)),

@@ -68,6 +68,7 @@ static void a_duplicate_shares_the_stream(void) {
 static void duplication_errors_are_unchanged(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
+    GOT(dup3(0, pair.app, 12345));
     GOT(dup(-1));
     GOT(dup2(pair.app, -1));
     GOT(dup2(-1, pair.app));

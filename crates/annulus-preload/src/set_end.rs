@@ -90,7 +90,8 @@ fn hand_back_all(guard: &mut SetGuard, set: &'static Set, why: Why) {
 /// Closes the ring. Memory that it may still write to is leaked, unless its owner makes sure that the kernel has no
 /// request.
 fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
-    let is_quiescent = guard.is_owner() && guard.cancel_all_requests();
+    // Also in a signal handler: only the memory that the interrupted wait uses must stay.
+    let is_quiescent = set.is_owner() && guard.cancel_all_requests();
     unread::copy_all_out(guard);
     let Some(context) = guard.ring.take() else {
         return;
@@ -105,31 +106,46 @@ fn close_set_ring(guard: &mut SetGuard, set: &'static Set) {
         finish_hand_back(guard, connection);
         output::mark_deferred(guard, connection);
     }
+    errno::without_cancel(|| match guard.in_signal_handler() {
+        true => abandon(context),
+        false => close_ring(*context, is_quiescent),
+    });
+    ring_teardown::on_ring_closed();
+    fd_budget::on_ring_closed();
+    guard.queued.clear();
+    guard.cancels.clear();
+    guard.to_arm.clear();
+    guard.kernel_polled = false;
+}
+
+/// Closes a ring and frees its memory. `is_quiescent`: the kernel has no request.
+fn close_ring(context: RingContext, is_quiescent: bool) {
     let RingContext {
         ring,
         pool,
         arena,
         counters,
-    } = *context;
+    } = context;
+    counters.end();
     // A filter may allow less than an enter.
-    let may_enter = is_quiescent && !ring_policy::are_rings_forbidden();
-    errno::without_cancel(|| {
-        counters.end();
-        reserved_fds::close_ring(ring, may_enter);
-    });
-    ring_teardown::on_ring_closed();
-    fd_budget::on_ring_closed();
-    if is_quiescent {
-        drop(pool);
-    } else {
+    reserved_fds::close_ring(ring, is_quiescent && !ring_policy::are_rings_forbidden());
+    if !is_quiescent {
         // A cancelled receive could still write to this memory.
         std::mem::forget(pool);
     }
     drop(arena);
-    guard.queued.clear();
-    guard.cancels.clear();
-    guard.to_arm.clear();
-    guard.kernel_polled = false;
+}
+
+/// Closes a ring in a signal handler. The wait that the handler has interrupted still uses the ring's memory, so this
+/// is leaked, and the wait fails as the ring is lost.
+fn abandon(context: Box<RingContext>) {
+    let context = Box::leak(context);
+    context.ring.give_up();
+    context
+        .ring
+        .descriptors()
+        .into_iter()
+        .for_each(reserved_fds::close);
 }
 
 /// Closes a set whose last number is closed: its connections belong to no set until the program adds them to another.

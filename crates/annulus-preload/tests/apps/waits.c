@@ -586,6 +586,43 @@ static void the_end_of_a_set_interrupts_no_later_wait(void) {
     }
 }
 
+static void end_set_in_handler(int number) {
+    (void)number;
+    if (handler_text)
+        close(handler_fd);
+    else
+        poll(&(struct pollfd){handler_fd, POLLIN, 0}, 1, 0);
+}
+
+static void *interrupt_the_wait(void *waiting) {
+    while (!main_thread_sleeps())
+        pause_ms(1);
+    pthread_kill(*(pthread_t *)waiting, SIGALRM);
+    return NULL;
+}
+
+/* A set that is closed or polled in a handler is no longer served, and the wait that was interrupted returns. */
+static void a_handler_may_end_the_set_that_it_interrupts(void) {
+    interrupts_matter = true;
+    on(SIGALRM, end_set_in_handler, 0);
+    for (int closes = 0; closes < 2; closes++) {
+        int set = new_set();
+        struct pair pair = added(set, EPOLLIN);
+        exchange(set, &pair);
+        pthread_t self = pthread_self(), thread;
+        handler_fd = set;
+        handler_text = closes ? "" : NULL;
+        MUST(-pthread_create(&thread, NULL, interrupt_the_wait, &self));
+        print_wait(set, -1);
+        pthread_join(thread, NULL);
+        print_now(set);
+        peer_send(&pair, "more");
+        await_delivery(&pair);
+        print_now(set);
+        print_read(pair.app, 10);
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(a_timeout_is_never_early, "served:epoll_wait"),
     CASE(a_wait_in_a_burst_of_connections_ends_as_any_other, "served:epoll_wait served:read"),
@@ -594,6 +631,7 @@ static const struct app_case cases[] = {
     CASE(a_buffer_for_one_event_suffices_for_a_polled_set, "back:polled_otherwise"),
     CASE(a_wait_without_end_is_ended_by_bytes, "served:epoll_wait"),
     CASE(a_signal_ends_a_wait, "served:epoll_wait"),
+    CASE(a_handler_may_end_the_set_that_it_interrupts, "served:epoll_wait"),
     CASE(a_mask_lets_a_signal_in_for_the_wait_only, "served:epoll_wait"),
     CASE(a_wait_with_a_zero_timeout_lets_no_signal_in, ""),
     CASE(a_mask_keeps_a_signal_out_of_the_wait, ""),

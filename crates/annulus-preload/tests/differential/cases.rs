@@ -124,6 +124,7 @@ cases! { WAITS, WAITS_CASES = c("waits"):
     fn a_buffer_for_one_event_suffices_for_a_polled_set;
     fn a_wait_without_end_is_ended_by_bytes;
     fn a_signal_ends_a_wait;
+    fn a_handler_may_end_the_set_that_it_interrupts;
     fn a_mask_lets_a_signal_in_for_the_wait_only;
     fn a_wait_with_a_zero_timeout_lets_no_signal_in;
     fn a_mask_keeps_a_signal_out_of_the_wait;

@@ -17,6 +17,7 @@ use crate::fd_table::{self, Kind};
 use crate::identity;
 use crate::raw_libc as libc;
 use crate::reserved_fds::{self, Inode, Slot};
+use crate::ring_policy;
 use crate::signals;
 use crate::stops;
 use crate::sys;
@@ -35,9 +36,17 @@ pub(crate) fn write(line: impl FnOnce() -> String) {
     signals::without(|| write_line(&line()));
 }
 
+/// The file that is stderr. Another file that gets its number is not written to.
+static STDERR: Slot = Slot::new();
+
+/// Records the file of stderr, at the start and when the program gives the number another one on purpose.
+pub(crate) fn on_stderr() {
+    STDERR.identify(2, Inode::Own);
+}
+
 /// Writes a line to the log, or to stderr if there is no log.
 pub(crate) fn write_line_or_stderr(line: &str) {
-    if !write_to_log(line) {
+    if !write_to_log(line) && STDERR.is_same_file(2) {
         write_to(2, line);
     }
 }
@@ -232,9 +241,13 @@ fn write_to_log(line: &str) -> bool {
     true
 }
 
-/// Writes the line in one call, so that lines of several processes do not mix.
+/// Writes the line in one call, so that lines of several processes do not mix. A pipe that is full would block the
+/// program, and one without a reader, or the limit on files, would end it by a signal: the line is lost instead.
 fn write_to(fd: i32, line: &str) {
     let line = format!("annulus: {line}\n");
+    if !ring_policy::may_be_filtered() && !sys::takes_bytes(fd) {
+        return;
+    }
     // SAFETY: Lent: borrowed for the call.
     unsafe { libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len()) };
 }

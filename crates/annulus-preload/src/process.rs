@@ -46,6 +46,7 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 pub(crate) fn load() -> bool {
     identity::on_new_process(reset_in_child);
     let config = config::get();
+    log::on_stderr();
     if let Some(wrong) = &config.wrong {
         log::write_line_or_stderr(wrong);
     }

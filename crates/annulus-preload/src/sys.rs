@@ -266,12 +266,28 @@ pub(crate) fn dup_above(fd: i32, from: i32) -> Result<i32, i32> {
     fcntl(fd, libc::F_DUPFD_CLOEXEC, from).map(|fd| fd as i32)
 }
 
-/// Returns the device and the inode number of a descriptor's file.
-pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
+fn stat(fd: i32) -> Option<libc::stat> {
     let mut stat: libc::stat = zeroed();
     // SAFETY: Lent: of this stack.
     let ret = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
-    (ret == 0).then_some((stat.st_dev, stat.st_ino))
+    (ret == 0).then_some(stat)
+}
+
+/// Returns the device and the inode number of a descriptor's file.
+pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
+    stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Returns whether a write to the end of a file neither blocks nor causes a signal: SIGPIPE without a reader, SIGXFSZ
+/// at the limit on the size of files.
+pub(crate) fn takes_bytes(fd: i32) -> bool {
+    const OUT: u32 = libc::POLLOUT as u32;
+    const ENDED: u32 = (libc::POLLERR | libc::POLLHUP) as u32;
+    let most = limits(libc::RLIMIT_FSIZE).0;
+    let is_regular = |stat: &libc::stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    // A filter may refuse the poll.
+    !poll(fd, OUT, Some(0)).is_ok_and(|events| events & (OUT | ENDED) != OUT)
+        && !stat(fd).is_some_and(|stat| is_regular(&stat) && stat.st_size.cast_unsigned() >= most)
 }
 
 /// Marks an open file as the library's: the signal number for I/O notifications, which are never enabled.
@@ -295,12 +311,17 @@ pub(crate) fn fd_limit() -> u64 {
 
 /// Returns that limit, and the highest that the process may set.
 pub(crate) fn fd_limits() -> (u64, u64) {
+    limits(libc::RLIMIT_NOFILE)
+}
+
+/// Returns a limit, and the highest that the process may set.
+fn limits(resource: libc::__rlimit_resource_t) -> (u64, u64) {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: Lent: of this stack.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
     (limit.rlim_cur, limit.rlim_max)
 }
 

@@ -137,6 +137,9 @@ fn before_duplicate(fd: c_int) -> Option<&'static fd_table::Entry> {
 }
 
 fn duplicated(fd: c_int, to: c_int, shared: Option<&'static fd_table::Entry>) -> c_int {
+    if to == libc::STDERR_FILENO {
+        attempt(crate::log::on_stderr);
+    }
     if to >= 0
         && let Some(entry) = fd_table::entry(to)
     {

@@ -751,6 +751,24 @@ static void a_program_without_a_stdout_is_not_written_to(void) {
     }
 }
 
+/* A line of the library must not end the program by SIGPIPE, nor by SIGXFSZ. */
+static void a_stderr_without_a_reader_ends_no_program(void) {
+    int ends[2];
+    MUST(pipe(ends));
+    MUST(dup2(ends[1], 2));
+    MUST(close(ends[0]) | close(ends[1]));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+}
+
+static void a_limit_on_the_size_of_files_ends_no_program(void) {
+    MUST(setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, 0}));
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+}
+
 /* The child's ring would take the bytes that it reads by the other number. */
 static void a_child_serves_no_connection_that_its_parent_shared(void) {
     for (int way = 0; way < 4; way++) {
@@ -814,6 +832,8 @@ static const struct app_case cases[] = {
     CASE(a_profile_that_kills_for_rings_kills_no_program, "passed:refused"),
     CASE(a_probe_of_a_filter_is_not_the_first_process_of_a_namespace, "root passed:refused"),
     CASE(a_program_without_a_stdout_is_not_written_to, ""),
+    CASE(a_stderr_without_a_reader_ends_no_program, "served:read"),
+    CASE(a_limit_on_the_size_of_files_ends_no_program, "passes"),
 };
 
 int main(int argc, char **argv) {

@@ -417,6 +417,8 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_profile_that_kills_for_rings_kills_no_program;
     fn a_probe_of_a_filter_is_not_the_first_process_of_a_namespace;
     fn a_program_without_a_stdout_is_not_written_to;
+    fn a_stderr_without_a_reader_ends_no_program;
+    fn a_limit_on_the_size_of_files_ends_no_program;
 }
 
 cases! { TERMINATION, TERMINATION_CASES = c("termination"):

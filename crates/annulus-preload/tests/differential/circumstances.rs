@@ -132,6 +132,22 @@ fn counts_go_to_stderr_where_no_log_is_named() {
     assert!(!run.stdout.contains("annulus"));
 }
 
+/// A line for stderr must not reach the client that has its number, nor end the program.
+#[test]
+fn counts_go_to_no_other_file_with_the_number_of_stderr() {
+    let Some(built) = PROCESSES.built() else {
+        return;
+    };
+    let counted = With::preloaded_only().set("ANNULUS_STATS", "1");
+    for case in [
+        "a_program_without_a_stdout_is_not_written_to",
+        "a_stderr_without_a_reader_ends_no_program",
+    ] {
+        let without = built.run(&[case], &With::nothing());
+        agree("processes", case, &without, &built.run(&[case], &counted));
+    }
+}
+
 #[test]
 fn a_log_that_cannot_be_written_stops_no_program() {
     for log in ["/nonexistent/log", "/", "/dev/full", ""] {

@@ -164,7 +164,8 @@ pub(crate) fn check_writable(inner: &mut Inner, connection: Conn) {
     let is_asked = inner[connection].is_narrow
         && inner[connection].accepts_write()
         && fd_table::is(connection.fd, Kind::Served);
-    if is_asked && sys::poll_now(connection.fd, OUT) & OUT == 0 {
+    // It is not asked successfully if the program has set RLIMIT_NOFILE to 0.
+    if is_asked && sys::poll(connection.fd, OUT, Some(0)) == Ok(0) {
         on_full(inner, connection);
     }
 }

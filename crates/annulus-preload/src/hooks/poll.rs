@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the header names the contract")]
 
-use std::ffi::{c_int, c_short};
+use std::ffi::{c_int, c_short, c_ulong};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
@@ -18,7 +18,6 @@ use crate::epoll_set::SetGuard;
 use crate::events::ERR;
 use crate::fd_table::{self, Kind};
 use crate::gate;
-use crate::sys;
 
 /// Hands the descriptor back. Returns the events that the kernel does not know of, in the form of `poll`.
 fn prepare(fd: c_int) -> c_short {
@@ -112,38 +111,54 @@ unsafe fn add_buffered(fds: *mut pollfd, count: nfds_t) -> c_int {
 }
 
 /// Adds the descriptors with buffered bytes to the result of `call`, which waits for the others.
-pub(super) unsafe fn select_with(
+pub(super) unsafe fn select_with<Call: FnOnce(bool) -> c_int>(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
-    call: impl FnOnce(bool) -> c_int,
+    call: Call,
+) -> c_int {
+    let sets = [read, write, except];
+    // A program may use sets that are larger than the type.
+    let select: unsafe fn(c_int, [*mut fd_set; 3], Call) -> c_int = match usize::try_from(count) {
+        Ok(libc::FD_SETSIZE..) => select_up_to::<{ fd_table::COUNT_MAX / WORD }, Call>,
+        _ => select_up_to::<{ libc::FD_SETSIZE / WORD }, Call>,
+    };
+    pass_on!(select(count, sets, call))
+}
+
+/// The bits of a word of a set.
+const WORD: usize = c_ulong::BITS as usize;
+
+unsafe fn select_up_to<const WORDS: usize, Call: FnOnce(bool) -> c_int>(
+    count: c_int,
+    [read, write, except]: [*mut fd_set; 3],
+    call: Call,
 ) -> c_int {
     // On the stack: a handler that jumps out of an allocation would leave the lock of `malloc` taken.
-    let mut buffered: fd_set = sys::zeroed();
-    let mut any = false;
-    for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
-        // SAFETY: Lent: the program passes sets or null; `fd` is below FD_SETSIZE.
-        let has = |set: *mut fd_set| may_be_mapped(set) && unsafe { libc::FD_ISSET(fd, set) };
-        if has(read) || has(write) || has(except) {
-            let ready = prepare(fd) != 0;
-            if ready && has(read) {
-                any = true;
-                // SAFETY: Lent: this stack's set; `fd` is below FD_SETSIZE.
-                unsafe { libc::FD_SET(fd, &raw mut buffered) };
+    let mut buffered: [c_ulong; WORDS] = [0; WORDS];
+    let numbers = 0..usize::try_from(count).unwrap_or(0).min(WORDS * WORD);
+    let bit = |fd: usize| 1 << (fd % WORD);
+    // SAFETY: Lent: the program passes sets of `count` bits, or null.
+    let word = |set: *mut fd_set, fd: usize| unsafe { &mut *set.cast::<c_ulong>().add(fd / WORD) };
+    let has = |set: *mut fd_set, fd: usize| may_be_mapped(set) && *word(set, fd) & bit(fd) != 0;
+    for fd in numbers.clone() {
+        if has(read, fd) || has(write, fd) || has(except, fd) {
+            let ready = prepare(fd as c_int) != 0;
+            if ready && has(read, fd) {
+                buffered[fd / WORD] |= bit(fd);
             }
         }
     }
+    let any = buffered.iter().any(|&word| word != 0);
     let ret = call(any);
     if ret < 0 || !any {
         return ret;
     }
     let mut ready = ret;
-    for fd in 0..count.clamp(0, libc::FD_SETSIZE as c_int) {
-        // SAFETY: Lent: this stack's set, and the program's, which was read above.
-        if unsafe { libc::FD_ISSET(fd, &raw const buffered) && !libc::FD_ISSET(fd, read) } {
-            // SAFETY: Lent: as above.
-            unsafe { libc::FD_SET(fd, read) };
+    for fd in numbers {
+        if buffered[fd / WORD] & bit(fd) != 0 && !has(read, fd) {
+            *word(read, fd) |= bit(fd);
             ready += 1;
         }
     }

@@ -279,6 +279,43 @@ static void a_served_socket_can_be_selected(void) {
     print_next(set);
 }
 
+/* A program may use sets that are larger than fd_set. */
+static void a_served_socket_with_a_high_number_can_be_selected(void) {
+    enum { HIGH = 1100, BITS = 8 * sizeof(long) };
+    struct rlimit most;
+    MUST(getrlimit(RLIMIT_NOFILE, &most));
+    most.rlim_cur = most.rlim_max;
+    MUST(setrlimit(RLIMIT_NOFILE, &most));
+    int port, listener = listen_on(0, &port), set = new_set();
+    while (MUST(open("/dev/null", O_RDONLY | O_CLOEXEC)) < HIGH)
+        continue;
+    struct pair pair = pair_on(listener, port, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    add(set, pair.app, EPOLLIN, 1);
+    poll_once(set);
+    peer_send(&pair, "pending");
+    await_delivery(&pair);
+    print_next(set);
+    unsigned long bits[2 * HIGH / BITS] = {0};
+    unsigned long *word = &bits[(unsigned)pair.app / BITS], bit = 1ul << (unsigned)pair.app % BITS;
+    *word = bit;
+    print("select: %d\n", (select)(pair.app + 1, (fd_set *)bits, NULL, NULL, &(struct timeval){0, 1000}));
+    print("readable: %d\n", *word == bit);
+    print_read(pair.app, 100);
+}
+
+/* The library asks the kernel by poll, which takes no descriptor then. */
+static void a_limit_of_no_descriptors_hides_no_writability(void) {
+    int set = new_set();
+    struct pair pair = connected_narrow();
+    add(set, pair.app, EPOLLIN | EPOLLOUT, 1);
+    poll_once(set);
+    print_now(set);
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, 0}));
+    print_now(set);
+    GOT(dup2(0, pair.app));
+    exchange(set, &pair);
+}
+
 static void poll_and_select_of_others_are_untouched(void) {
     int set = new_set(), two[2];
     struct pair pair = joined(set, EPOLLIN);
@@ -871,6 +908,8 @@ static const struct app_case cases[] = {
     CASE(a_served_socket_can_be_polled, "back:polled_otherwise"),
     CASE(waiting_in_poll_lets_writes_leave, "back:polled_otherwise"),
     CASE(a_served_socket_can_be_selected, "back:polled_otherwise"),
+    CASE(a_served_socket_with_a_high_number_can_be_selected, "back:polled_otherwise"),
+    CASE(a_limit_of_no_descriptors_hides_no_writability, "served:read"),
     CASE(poll_and_select_of_others_are_untouched, "served:read"),
     CASE(a_socket_passed_on_goes_on_in_both_processes, "back:passed_on"),
     CASE(a_socket_passed_on_brings_its_bytes, "back:passed_on"),

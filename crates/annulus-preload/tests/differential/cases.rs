@@ -320,6 +320,8 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_served_socket_can_be_polled;
     fn waiting_in_poll_lets_writes_leave;
     fn a_served_socket_can_be_selected;
+    fn a_served_socket_with_a_high_number_can_be_selected;
+    fn a_limit_of_no_descriptors_hides_no_writability;
     fn poll_and_select_of_others_are_untouched;
     fn a_socket_passed_on_goes_on_in_both_processes;
     fn a_socket_passed_on_brings_its_bytes;

@@ -143,7 +143,27 @@ pub(crate) fn on_close(fd: i32, duplicated: bool) {
             guard.listeners.remove(nth);
         }
     });
+    await_owners();
 }
+
+/// Waits until the rings of other threads have released a listener: until then its port is taken. A thread that is busy
+/// elsewhere is not waited for.
+fn await_owners() {
+    for _ in 0..OWNER_CHECKS_MAX {
+        let mut is_pending = false;
+        // Wakes an owner that sleeps, which submits its cancellations before it sleeps again.
+        crate::epoll_set_list::for_each(|guard| {
+            is_pending |= !guard.is_owner() && !guard.cancels.is_empty();
+        });
+        if !is_pending {
+            return;
+        }
+        sys::pause_us(50);
+    }
+}
+
+/// The number of checks whether another thread has cancelled its poll of a listener; 2 ms.
+const OWNER_CHECKS_MAX: u32 = 40;
 
 fn stop(guard: &mut SetGuard, nth: usize) {
     let listener = guard.listeners[nth];

@@ -251,6 +251,35 @@ static void a_member_may_be_closed_while_the_owner_sleeps(void) {
     print_now(task.set);
 }
 
+static void wait_with_a_listener(struct task *task) {
+    task->set = new_set();
+    task->pair = joined(task->set, EPOLLIN);
+    add(task->set, task->other, EPOLLIN, 2);
+    poll_once(task->set);
+    about_to_sleep(task);
+    print_wait(task->set, 10000);
+    print_read(task->pair.app, 10);
+}
+
+/* The ring of the owner refers to the listener until its poll is cancelled. */
+static void a_listener_that_another_thread_closes_leaves_its_port(void) {
+    for (int deletes = 0; deletes < 2; deletes++) {
+        int port;
+        struct task task = {.other = listen_on(0, &port)};
+        struct sockaddr_in address = loopback(port);
+        start(&task, wait_with_a_listener);
+        until_it_sleeps(&task);
+        if (deletes)
+            del(task.set, task.other);
+        MUST(close(task.other));
+        int fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+        GOT(bind(fd, (struct sockaddr *)&address, sizeof address));
+        peer_send(&task.pair, "x");
+        join(&task);
+        MUST(close(fd));
+    }
+}
+
 static void close_it(struct task *task) { MUST(close(task->pair.app)); }
 
 static void write_and_close_it(struct task *task) {
@@ -662,6 +691,7 @@ static const struct app_case cases[] = {
     CASE(members_may_be_changed_and_taken_while_the_owner_sleeps, ""),
     CASE(a_member_may_be_closed_while_the_owner_sleeps, ""),
     CASE(a_member_may_be_closed_while_the_owner_is_busy, ""),
+    CASE(a_listener_that_another_thread_closes_leaves_its_port, "served:read"),
     CASE(a_worker_may_arm_oneshot_again_while_the_owner_sleeps, ""),
     CASE(another_thread_wakes_the_owner_by_an_eventfd, "passed:not_a_stream"),
     CASE(several_threads_may_share_a_set, "back:several_threads"),

@@ -273,6 +273,7 @@ hooks! {
 
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let FdState::Connection(_) = fd_state(fd) else {
+            before_read(fd);
             return pass_on!(real(fd, messages, count, flags, timeout));
         };
         let is_first = Cell::new(true);
@@ -398,6 +399,9 @@ hooks! {
         flags: c_uint) -> ssize_t = {
         hand_back(from, Why::UnknownFlags);
         hand_back(to, Why::UnknownFlags);
+        if let FdState::Kernel = fd_state(from) {
+            before_read(from);
+        }
         let moved = match from_offset.is_null() && to_offset.is_null() {
             true => pass_on!(splice_buffered(from, to, bytes, flags)),
             false => None,

@@ -152,7 +152,8 @@ static int wait_by(int way, pid_t child, bool doing) {
     fd_set lines;
     char bytes[16], *text = NULL;
     size_t capacity = 0;
-    int number, set;
+    int number, set, pipes[2];
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &(struct iovec){bytes, 1}, .msg_iovlen = 1}};
     sigemptyset(&none);
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
@@ -215,8 +216,12 @@ static int wait_by(int way, pid_t child, bool doing) {
         WAY(43, BY_LINE, GOT(__fread_chk(bytes, sizeof bytes, 1, 1, stream)));
         WAY(44, BY_END, GOT(lockf64(file, F_LOCK, 0)));
         WAY(45, BY_END, GOT(fcntl(file, F_SETLKW, &(struct flock){.l_type = F_WRLCK})));
-        WAY(46, BY_LINE, GOT(pthread_create(&thread, NULL, read_line, NULL)); GOT(pthread_join(thread, NULL)));
-        WAY(47, BY_LINE, GOT(thrd_create(&other_thread, read_line_too, NULL)); GOT(thrd_join(other_thread, NULL)));
+        WAY(46, BY_LINE, GOT(recvmmsg(line[0], &message, 1, 0, NULL)));
+        WAY(47, BY_LINE, MUST(pipe(pipes)); GOT(splice(line[0], NULL, pipes[1], NULL, 1, 0));
+            MUST(close(pipes[0]) | close(pipes[1])));
+        /* From here on the process has had a second thread. */
+        WAY(48, BY_LINE, GOT(pthread_create(&thread, NULL, read_line, NULL)); GOT(pthread_join(thread, NULL)));
+        WAY(49, BY_LINE, GOT(thrd_create(&other_thread, read_line_too, NULL)); GOT(thrd_join(other_thread, NULL)));
     default: return -1;
     }
 }
@@ -267,7 +272,7 @@ static void wait_each_way(bool serves) {
     queue = (int)MUST(msgget(IPC_PRIVATE, 0600));
     for (int way = 0, by; (by = wait_by(way, 0, false)) >= 0; way++) {
         alarm(20);
-        MUST(pipe(line));
+        MUST(way == 46 ? socketpair(AF_UNIX, SOCK_STREAM, 0, line) : pipe(line));
         file = way == 20 ? (int)MUST(open("/proc/self/exe", O_RDONLY)) : (int)MUST(syscall(SYS_memfd_create, "file", 0));
         if (serves) {
             int set = new_set();

@@ -59,7 +59,9 @@ pub mod fs;
 mod io_probe;
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -67,6 +69,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor, worker_index};
+use tokio::task::unconstrained;
 
 use crate::driver::thread_rings::{self, Batches, Presence, RingExecutor, ThreadRing};
 use crate::sys::forked;
@@ -389,7 +392,10 @@ impl RingTask {
             if ring.get_ref().poll_over(&mut context).is_ready() {
                 break;
             }
-            match ring.poll_read_ready(&mut context) {
+            // Outside of the budget of the task that creates the ring. With none left, `block_on` wakes the waker on
+            // the spot, which would call this function again, and so on.
+            let ready = unconstrained(poll_fn(|context| ring.poll_read_ready(context)));
+            match pin!(ready).poll(&mut context) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(mut ready)) => {
                     // Clears first: completions that arrive during the poll must be reported again.

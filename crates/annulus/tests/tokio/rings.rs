@@ -225,6 +225,31 @@ fn every_thread_of_a_runtime_can_read() {
 }
 
 #[test]
+fn the_first_operation_of_a_thread_may_come_when_its_task_has_used_up_tokios_budget() {
+    for runtime in [workers(1), current()] {
+        let fixture = Fixture::new();
+        // Not in the runtime, so that its threads have no ring yet.
+        let file = pollster::block_on(fixture.open());
+        let run = |file: File| async move {
+            let (send, mut receive) = mpsc::unbounded_channel();
+            (0..1000).for_each(|n| send.send(n).unwrap());
+            // As in a `join!` of a future that is always ready and a read.
+            poll_fn(|context| {
+                while receive.poll_recv(context).is_ready() {}
+                Poll::Ready(())
+            })
+            .await;
+            assert!(!tokio::task::coop::has_budget_remaining());
+            read_block(&file, 1).await;
+        };
+        // In a task, and outside of the workers.
+        runtime.block_on(runtime.spawn(run(file.clone()))).unwrap();
+        runtime.block_on(run(file));
+        fixture.settled();
+    }
+}
+
+#[test]
 fn several_runtimes_share_one_engine_and_one_runtime_several_engines() {
     let (one, other) = (Fixture::new(), Fixture::new());
     let runtimes = [workers(2), current(), workers(1)];

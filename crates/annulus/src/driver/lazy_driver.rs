@@ -2,7 +2,8 @@
 //! rings starts none. There is one per ring with a thread.
 
 use std::io;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::handle::{DriverHandle, Wake, Why};
@@ -21,9 +22,17 @@ pub(crate) const THREAD_NAME: &str = "annulus-ring";
 pub(crate) struct LazyDriver {
     /// The driver, until the thread takes it.
     driver: Mutex<Option<Driver<Ring>>>,
-    start_once: Once,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<LazyThread>,
     wake: Arc<EventFd>,
+}
+
+/// The thread of a driver.
+enum LazyThread {
+    /// The next submission starts it.
+    NotStarted,
+    Started(JoinHandle<()>),
+    /// No thread: it has been passed to its joiner, or is not needed any more.
+    Gone,
 }
 
 impl LazyDriver {
@@ -35,8 +44,7 @@ impl LazyDriver {
     ) -> (Arc<DriverHandle>, Arc<LazyDriver>) {
         let lazy = Arc::new(LazyDriver {
             driver: Mutex::new(None),
-            start_once: Once::new(),
-            thread: Mutex::new(None),
+            thread: Mutex::new(LazyThread::NotStarted),
             wake: ring.waker(),
         });
         let handle = Arc::new(DriverHandle::new(Box::new(Arc::clone(&lazy))));
@@ -46,11 +54,20 @@ impl LazyDriver {
         (handle, lazy)
     }
 
-    fn lock_driver(&self) -> std::sync::MutexGuard<'_, Option<Driver<Ring>>> {
+    fn lock_driver(&self) -> MutexGuard<'_, Option<Driver<Ring>>> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_thread(&self) -> MutexGuard<'_, LazyThread> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread, unless that has been done.
     fn start(self: &Arc<Self>) -> io::Result<()> {
+        let mut thread = self.lock_thread();
+        if !matches!(*thread, LazyThread::NotStarted) {
+            return Ok(());
+        }
         let lazy = Arc::clone(self);
         let run = move || {
             let driver = lazy.lock_driver().take();
@@ -61,28 +78,40 @@ impl LazyDriver {
             }
         };
         let builder = thread::Builder::new().name(THREAD_NAME.to_owned());
-        *self.lock_thread() = Some(builder.spawn(run)?);
+        *thread = LazyThread::Started(builder.spawn(run)?);
         Ok(())
     }
 
-    /// Fails the waiting operations because no thread could be started.
+    /// Fails the waiting operations because no thread could be started. The next one makes another attempt.
     #[cold]
-    fn fail(&self, error: &io::Error) {
-        let driver = self.lock_driver().take();
-        if let Some(mut driver) = driver {
-            let errno = error.raw_os_error().unwrap_or(EAGAIN);
-            driver.fail(EngineError::NoThread { errno });
-            driver.run();
+    fn refuse(&self, error: &io::Error) {
+        let errno = error.raw_os_error().unwrap_or(EAGAIN);
+        let refused = (self.lock_driver().as_mut())
+            .map(|driver| driver.refuse_waiting(EngineError::NoThread { errno }));
+        // With no lock held, because wakers are foreign code.
+        if let Some((handle, mut done)) = refused {
+            done.deliver(&handle);
         }
-    }
-
-    fn lock_thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the thread if it has been started, for the caller to join.
     pub(super) fn take_thread(&self) -> Option<JoinHandle<()>> {
-        self.lock_thread().take()
+        match mem::replace(&mut *self.lock_thread(), LazyThread::Gone) {
+            LazyThread::Started(thread) => Some(thread),
+            LazyThread::NotStarted | LazyThread::Gone => None,
+        }
+    }
+
+    /// Returns the driver of a thread that was never needed. It is not started just to be stopped.
+    fn take_idle(&self) -> Option<Driver<Ring>> {
+        let mut thread = self.lock_thread();
+        match *thread {
+            LazyThread::NotStarted => {
+                *thread = LazyThread::Gone;
+                self.lock_driver().take()
+            }
+            LazyThread::Started(_) | LazyThread::Gone => None,
+        }
     }
 }
 
@@ -90,10 +119,8 @@ impl Wake for Arc<LazyDriver> {
     fn wake(&self, why: Why) {
         match why {
             Why::Work => {
-                let mut refused = None;
-                self.start_once.call_once(|| refused = self.start().err());
-                if let Some(error) = refused {
-                    self.fail(&error);
+                if let Err(error) = self.start() {
+                    return self.refuse(&error);
                 }
             }
             Why::Arenas => {
@@ -103,11 +130,7 @@ impl Wake for Arc<LazyDriver> {
                 }
             }
             Why::Stop => {
-                // A thread that was never needed is not started just to be stopped.
-                let mut idle = None;
-                self.start_once
-                    .call_once(|| idle = self.lock_driver().take());
-                if let Some(driver) = idle {
+                if let Some(driver) = self.take_idle() {
                     return driver.run();
                 }
             }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Driver;
+use crate::driver::finish::Done;
+use crate::driver::handle::DriverHandle;
 use crate::driver::leak::leak;
 use crate::driver::slot::{Slot, Stage};
 use crate::narrow::to_ns;
@@ -97,6 +99,21 @@ impl<K: Kernel> Driver<K> {
         }
         // The read of the eventfd completes too, if one is armed: `request_stop` sets its flag, then
         // writes. A driver that armed another read after that write would have seen the flag first.
+    }
+
+    /// Refuses the waiting operations of a driver that nothing drives yet, with `error`. Returns what the caller has to
+    /// deliver.
+    #[cold]
+    pub(in crate::driver) fn refuse_waiting(
+        &mut self,
+        error: EngineError,
+    ) -> (Arc<DriverHandle>, Done) {
+        let handle = Arc::clone(&self.handle);
+        // First, so that an operation that is submitted after these wakes the driver, too.
+        handle.sleeper.about_to_sleep();
+        self.take_in();
+        self.queue.refuse(&handle, error.code(), &mut self.done);
+        (handle, std::mem::take(&mut self.done))
     }
 
     /// Closes the list of cancel requests. A thread that drops a future afterwards disposes of the operation itself.

@@ -100,7 +100,7 @@ pub fn adopt(runtime: &Handle) -> io::Result<()> {
         let what = "cannot add rings to this runtime: it was built without I/O; call `enable_io` on its builder";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    match add(runtime.id(), RuntimeMode::Rings) {
+    match add_with_rings(runtime) {
         Some(known) if known.process == forked::process() => Ok(()),
         _ => Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
     }
@@ -149,6 +149,7 @@ const NOT_PROBED: &str = match cfg!(panic = "abort") {
 const DECLARED: &str = "the program called `annulus::tokio::use_drivers` for the Tokio runtime";
 const MAYBE_FORKED: &str = "this process is a forked child, and the Tokio runtime may be its parent's; call `annulus::tokio::adopt` for a runtime that the child has built";
 const FORKED: &str = "cannot add rings to this runtime: this process is a forked child, and the runtime belongs to its parent; build a runtime in the child";
+const ENDED: &str = "the Tokio runtime that the thread has entered has ended";
 const BLOCKED: &str = "all threads of the Tokio runtime were blocked with operations in flight, for example by `block_on` of another executor inside a task; use `spawn_blocking` or await the operation";
 
 /// The number of times that the completions of a runtime's rings may stay unnoticed before its operations go to the
@@ -169,16 +170,17 @@ fn inside() -> Option<Inside> {
     let known = match known {
         Some(known) if known.mode != RuntimeMode::Drivers(NOT_PROBED) || !probes_again() => known,
         _ => {
-            let mode = match forked::is_child() {
+            let drivers = |reason| add(handle.id(), RuntimeMode::Drivers(reason));
+            let known = match forked::is_child() {
                 // An inherited reactor is shared with the parent, which would get the events of the child's rings.
-                true => RuntimeMode::Drivers(MAYBE_FORKED),
+                true => drivers(MAYBE_FORKED),
                 false => match io_probe::has_io(&handle) {
-                    Some(true) => RuntimeMode::Rings,
-                    Some(false) => RuntimeMode::Drivers(NO_IO),
-                    None => RuntimeMode::Drivers(NOT_PROBED),
+                    Some(true) => add_with_rings(&handle),
+                    Some(false) => drivers(NO_IO),
+                    None => drivers(NOT_PROBED),
                 },
             };
-            add(handle.id(), mode)?
+            known?
         }
     };
     // A forked child is still inside of the runtime of its parent's thread, and shares its reactor with the parent.
@@ -211,7 +213,7 @@ struct KnownRuntime {
 }
 
 impl KnownRuntime {
-    /// Returns whether nothing reports its end. A runtime with rings is known until its reactor ends.
+    /// Returns whether nothing reports its end. A runtime with rings is known until its end.
     fn uses_drivers(&self) -> bool {
         self.process == forked::process() && matches!(self.mode, RuntimeMode::Drivers(_))
     }
@@ -295,11 +297,33 @@ fn add(id: Id, mode: RuntimeMode) -> Option<KnownRuntime> {
     Some(new)
 }
 
-/// Forgets a runtime whose reactor has ended.
-fn forget(id: Id) {
-    if let Some(mut all) = lock() {
-        all.retain(|known| known.id != id);
-        CHANGES.fetch_add(1, Ordering::Relaxed);
+/// Makes a runtime known whose threads can have rings, until its end.
+fn add_with_rings(runtime: &Handle) -> Option<KnownRuntime> {
+    let is_new = known(runtime.id()).is_none_or(|known| known.mode != RuntimeMode::Rings);
+    let added = add(runtime.id(), RuntimeMode::Rings)?;
+    if is_new && added.process == forked::process() {
+        let until_end = UntilEnd(runtime.id());
+        let task = runtime.spawn(async move {
+            let _until_end = until_end;
+            std::future::pending::<()>().await;
+        });
+        if task.is_finished() {
+            return add(runtime.id(), RuntimeMode::Drivers(ENDED));
+        }
+    }
+    Some(added)
+}
+
+/// Part of a task that never ends. A runtime that ends drops its tasks, and is forgotten then. Not with its last ring:
+/// that may end with its engine, and there may have been none.
+struct UntilEnd(Id);
+
+impl Drop for UntilEnd {
+    fn drop(&mut self) {
+        if let Some(mut all) = lock() {
+            all.retain(|known| known.id != self.0);
+            CHANGES.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -348,10 +372,7 @@ impl RingExecutor for Tokio {
             reason = "sound because this descriptor never changes; the new form is unsafe"
         )]
         let ring = AsyncFd::with_interest(ring, Interest::READABLE)?;
-        let ring_task = Arc::new(RingTask {
-            ring: Mutex::new(Some(Arc::new(ring))),
-            runtime: Handle::current().id(),
-        });
+        let ring_task = Arc::new(RingTask(Mutex::new(Some(Arc::new(ring)))));
         drop(tokio::spawn(end_batches(batches)));
         ring_task.watch();
         Ok(())
@@ -369,16 +390,12 @@ async fn end_batches(batches: Batches) {
 
 /// Polls a ring on the reactor's thread as soon as the reactor reports its descriptor readable. A task would have to
 /// wait in the queue of a worker that may be busy, behind the tasks that the completions wake. This object is its own
-/// waker; the reactor holds it.
-struct RingTask {
-    /// `None` after the ring has ended.
-    ring: Mutex<Option<Arc<AsyncFd<ThreadRing>>>>,
-    runtime: Id,
-}
+/// waker; the reactor holds it. `None` after the ring has ended.
+struct RingTask(Mutex<Option<Arc<AsyncFd<ThreadRing>>>>);
 
 impl RingTask {
     fn ring(&self) -> MutexGuard<'_, Option<Arc<AsyncFd<ThreadRing>>>> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Polls the ring while it is readable, and registers the waker for the next time.
@@ -403,10 +420,7 @@ impl RingTask {
                     ring.get_ref().poll();
                 }
                 // The runtime is shutting down.
-                Poll::Ready(Err(_)) => {
-                    forget(self.runtime);
-                    break;
-                }
+                Poll::Ready(Err(_)) => break,
             }
         }
         // Outside the lock: dropping the last reference to the ring waits for operations in flight.
@@ -437,15 +451,32 @@ mod tests {
 
     #[test]
     fn runtimes_that_have_ended_are_forgotten() {
-        let engine = crate::Engine::new().unwrap();
+        let long_lived = crate::Engine::new().unwrap();
         let before = count();
-        for _ in 0..100 {
+        for round in 0..300 {
             let runtime = Builder::new_current_thread().enable_io().build().unwrap();
-            runtime.block_on(engine.nop()).unwrap();
+            let short_lived = crate::Engine::new().unwrap();
+            match round % 3 {
+                0 => runtime.block_on(long_lived.nop()).unwrap(),
+                // Its ring ends before the runtime.
+                1 => runtime
+                    .block_on(async move { short_lived.nop().await })
+                    .unwrap(),
+                // It has no ring.
+                _ => adopt(runtime.handle()).unwrap(),
+            }
             let is_known = known(runtime.handle().id()).is_some();
-            assert_eq!(is_known, engine.thread_ring_refusal().is_none());
+            assert!(is_known || long_lived.thread_ring_refusal().is_some());
         }
         assert!(count() <= before + KNOWN_MAX, "{}", count());
+        let runtime = Builder::new_multi_thread().enable_io().build().unwrap();
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _entered = handle.enter();
+        pollster::block_on(long_lived.nop()).unwrap();
+        if let Some(known) = known(handle.id()) {
+            assert_eq!(known.mode, RuntimeMode::Drivers(ENDED));
+        }
         let declared = Builder::new_current_thread().build().unwrap();
         use_drivers(declared.handle());
         for _ in 0..10_000 {

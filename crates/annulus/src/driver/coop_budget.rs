@@ -7,7 +7,8 @@
 //! is too long, because many other tasks use up their budgets, the budget shrinks; a task alone gets the largest one.
 
 use std::cell::Cell;
-use std::task::Poll;
+use std::mem;
+use std::task::{Context, Poll};
 
 /// The largest budget, in completions of 4 KiB: 60 to 90 µs for every length. Tokio wakes another worker when a task
 /// yields, which often takes the task away, so a task alone should yield rarely.
@@ -94,8 +95,8 @@ thread_local! {
     static ADJUSTED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns whether this thread may complete one more operation synchronously. If not, its task must yield after
-/// `reset`.
+/// Returns whether this thread may complete one more operation synchronously. If not, its task must yield once after
+/// `reset`, and then go on: other tasks may have used the budget up again, each time.
 #[inline]
 pub(crate) fn may_go_on() -> bool {
     RUN.get() < BUDGET.get()
@@ -112,6 +113,26 @@ pub(crate) fn count(operations: u32, bytes: u32) {
 #[inline]
 pub(crate) fn reset() {
     RUN.set(0);
+}
+
+/// The yields of a future that completes several operations, or that has no operation yet.
+#[derive(Debug, Default)]
+pub(crate) struct Yields {
+    has_yielded: bool,
+}
+
+impl Yields {
+    /// Yields if the budget is used up, unless it has just done so.
+    #[inline]
+    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
+        if may_go_on() || mem::take(&mut self.has_yielded) {
+            return Poll::Ready(());
+        }
+        self.has_yielded = true;
+        reset();
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
 }
 
 /// Yields to the other tasks of the thread, once.
@@ -151,6 +172,8 @@ fn adjusted(budget: u32, waited_ns: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
 
     /// Returns the longest wait, ns, after the budget has settled for `tasks` tasks whose reads take `read_ns`.
@@ -182,6 +205,22 @@ mod tests {
         assert_eq!(adjusted(BUDGET_MAX, 200), BUDGET_MAX);
         let grown = (0..20).fold(1, |budget, _| adjusted(budget, 200));
         assert_eq!(grown, BUDGET_MAX);
+    }
+
+    #[test]
+    fn a_future_yields_once_although_others_use_the_budget_up_each_time() {
+        let context = Context::from_waker(Waker::noop());
+        let mut yields = Yields::default();
+        for polled in [
+            Poll::Pending,
+            Poll::Ready(()),
+            Poll::Pending,
+            Poll::Ready(()),
+        ] {
+            count(BUDGET_MAX, 0);
+            assert_eq!(yields.poll(&context), polled);
+        }
+        reset();
     }
 
     #[test]

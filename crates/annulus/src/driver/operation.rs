@@ -159,10 +159,11 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
 
     fn start(&mut self, mut op: T, context: &mut Context<'_>) -> Poll<A> {
         let submitted_ns = self.submitter.sample();
-        if self.yielded_ns != 0 {
+        let has_yielded = self.yielded_ns != 0;
+        if has_yielded {
             coop_budget::resume(self.yielded_ns, self.submitter.now_ns());
         }
-        if coop_budget::may_go_on() {
+        if has_yielded || coop_budget::may_go_on() {
             if let Some(total) = self.submitter.try_sync(&mut op, submitted_ns) {
                 return self.finish(op.complete(total));
             }

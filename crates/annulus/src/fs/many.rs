@@ -14,8 +14,9 @@ use std::time::Duration;
 use super::merge::{Merge, ReadMerged};
 use super::{File, check_read};
 use crate::buf::{IoBufMut, ReadTarget};
+use crate::driver::Operation;
+use crate::driver::coop_budget::{self, Yields};
 use crate::driver::many::Batch;
-use crate::driver::{Operation, coop_budget};
 use crate::error::{BufError, BufResult};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
@@ -72,6 +73,7 @@ pub struct ReadMany<'a, B: IoBufMut, I> {
     /// Results that needed no driver: cached data, and rejected offsets and buffers.
     ready: VecDeque<Completed<B>>,
     timeout: Timeout<'a>,
+    yields: Yields,
     /// The errno for all further reads, once the timeout has passed or the ring has failed.
     gave_up: Option<i32>,
 }
@@ -128,6 +130,7 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
             staged: Vec::new(),
             ready: VecDeque::new(),
             timeout: Timeout::none(),
+            yields: Yields::default(),
             gave_up: None,
         }
     }
@@ -363,15 +366,13 @@ impl<'a, B: IoBufMut, I: Iterator<Item = (B, u64)>> ReadMany<'a, B, I> {
 
     /// Polls for the next result; see [`next`](ReadMany::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Completed<B>>> {
-        if !coop_budget::may_go_on() {
+        if self.yields.poll(context).is_pending() {
             // Many reads were served from the page cache: yield to other tasks. Reads that missed are submitted
             // meanwhile.
-            coop_budget::reset();
             self.batch.flush();
             if let Some(errno) = self.timeout.gives_up(&self.batch, context) {
                 self.give_up(errno);
             }
-            context.waker().wake_by_ref();
             return Poll::Pending;
         }
         if let Some(ready) = self.ready.pop_front() {

@@ -4,12 +4,13 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::{File, check_range};
 use crate::buf::{Bounce, IoBufMut, no_capacity};
-use crate::driver::{Operation, coop_budget};
+use crate::driver::Operation;
+use crate::driver::coop_budget::{self, Yields};
 use crate::metrics::OperationNumber;
 use crate::narrow::to_u32;
 use crate::op::{ReadAt, Until};
@@ -41,6 +42,7 @@ pub struct ReadInto<'a> {
     offset: u64,
     into: &'a mut [u8],
     timeout: Option<Duration>,
+    yields: Yields,
     read: Option<Operation<'a, ReadAt<Bounce>>>,
 }
 
@@ -51,6 +53,7 @@ impl<'a> ReadInto<'a> {
             offset,
             into,
             timeout: None,
+            yields: Yields::default(),
             read: None,
         }
     }
@@ -119,11 +122,7 @@ impl Future for ReadInto<'_> {
             if this.into.is_empty() {
                 return Poll::Ready(Err(no_capacity()));
             }
-            if !coop_budget::may_go_on() {
-                coop_budget::reset();
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
+            ready!(this.yields.poll(context));
             if let Some(bytes) = this.fill_from_cache() {
                 coop_budget::count(1, to_u32(bytes));
                 return Poll::Ready(Ok(bytes));

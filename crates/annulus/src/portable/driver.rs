@@ -23,11 +23,15 @@ pub(crate) mod coop_budget {
     #[cfg(feature = "tokio")]
     pub(crate) use tokio::task::yield_now;
 
-    pub(crate) fn may_go_on() -> bool {
-        true
-    }
+    #[derive(Default)]
+    pub(crate) struct Yields;
 
-    pub(crate) fn reset() {}
+    impl Yields {
+        #[allow(clippy::unused_self)]
+        pub(crate) fn poll(&mut self, _: &std::task::Context<'_>) -> std::task::Poll<()> {
+            std::task::Poll::Ready(())
+        }
+    }
 }
 
 /// The work of an operation. With an error it only reports that error: the operation was not carried out. Either way

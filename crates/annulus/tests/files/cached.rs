@@ -1,5 +1,8 @@
 //! Reads from the page cache, by policy.
 
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
+
 use annulus::fs::CachedReads;
 use annulus::{File, OpenOptions};
 use annulus_testing::skip;
@@ -90,6 +93,52 @@ fn the_policy_never_tries_no_cached_read_and_always_tries_every_one() {
             attempts.is_none_or(|attempts| attempts == (0, 0)),
             "{attempts:?}"
         );
+    });
+}
+
+/// Polls once. Returns whether the future is ready.
+fn is_ready(future: impl Future) -> bool {
+    pin!(future)
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_ready()
+}
+
+/// Checks that a read on this thread, which has its whole budget, yields once.
+fn yields_once(file: &File, mut read: Pin<&mut dyn Future<Output = ()>>) {
+    // As many as a thread completes without a yield.
+    let others = || (0..PAGES).for_each(|_| assert!(is_ready(file.read_at(vec![0; 1], 0))));
+    others();
+    assert!(!is_ready(read.as_mut()));
+    others();
+    assert!(is_ready(read));
+}
+
+#[test]
+fn a_read_yields_once_although_others_use_the_budget_up_each_time() {
+    for_each_backend(async |fixture| {
+        let Some((file, _pinned)) = hot_file(fixture, "f").await else {
+            return;
+        };
+        file.set_cached_reads(CachedReads::Always);
+        let file = &file;
+        let one = || {
+            let read = async { drop(file.read_at(vec![0; 1], 0).await) };
+            yields_once(file, pin!(read));
+        };
+        let into = || {
+            let mut into = [0];
+            let read = async { drop(file.read_into(&mut into, 0).await) };
+            yields_once(file, pin!(read));
+        };
+        let many = || {
+            let read = async { drop(file.read_many_at([(vec![0; 1], 0)]).next().await) };
+            yields_once(file, pin!(read));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(one);
+            scope.spawn(into);
+            scope.spawn(many);
+        });
     });
 }
 

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker, ready};
 use super::File;
 use crate::buf::AlignedBuf;
 use crate::byte_stream::{ByteStream, byte_stream_traits};
-use crate::driver::coop_budget;
+use crate::driver::coop_budget::Yields;
 use crate::error::BufResult;
 use crate::narrow::to_usize;
 use crate::op::FAST_PATH_BYTES_MAX;
@@ -122,6 +122,7 @@ pub struct FileCursor {
     gathered_max: usize,
     /// Bytes that calls have taken since the task last yielded or waited.
     taken: usize,
+    yields: Yields,
     /// A seek that has begun.
     seek: Option<SeekFrom>,
     /// The query for the size of the file, for a seek from the end.
@@ -181,6 +182,7 @@ impl File {
             spare: None,
             behind: None,
             taken: 0,
+            yields: Yields::default(),
             read_max: usize::MAX,
             wanted: None,
             gathered_max: GATHERED_BYTES,
@@ -336,11 +338,7 @@ impl FileCursor {
                     (read, confirms)
                 }
                 None => {
-                    if !coop_budget::may_go_on() {
-                        coop_budget::reset();
-                        context.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
+                    ready!(self.yields.poll(context));
                     match self.read_block(self.position, confirms)? {
                         Some(read) => (read, true),
                         None => return Poll::Ready(Ok(())),

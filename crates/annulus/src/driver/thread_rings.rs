@@ -175,6 +175,9 @@ impl ExecutorRing {
 /// few operations.
 const RETRY: u32 = 1024;
 
+/// The maximum number of a thread's entries without a ring.
+const REFUSED_MAX: usize = 64;
+
 /// A ring that its thread can use.
 struct OwnRing {
     /// The index of the driver handle in the engine.
@@ -358,7 +361,17 @@ fn make(
         ring,
         retry: Cell::new(retry),
     };
-    let _ = THREAD_RINGS.try_with(|rings| rings.0.borrow_mut().push(entry));
+    let _ = THREAD_RINGS.try_with(|rings| {
+        let mut entries = rings.0.borrow_mut();
+        // Nothing reports the end of an engine or executor without a ring. One that is removed early tries again.
+        let mut refused = (entries.iter().enumerate()).filter(|(_, entry)| entry.ring.is_none());
+        if let Some((oldest, _)) = refused.next()
+            && refused.count() + 1 >= REFUSED_MAX
+        {
+            entries.remove(oldest);
+        }
+        entries.push(entry);
+    });
     index
 }
 
@@ -378,5 +391,33 @@ impl Driving {
 impl Drop for Driving {
     fn drop(&mut self) {
         CURRENT.set(self.before);
+    }
+}
+
+#[cfg(all(test, feature = "net", feature = "tokio", not(annulus_loom)))]
+mod tests {
+    use annulus_testing::child_process::in_child;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_forgets_refusals_of_engines_that_have_ended() {
+        let test =
+            "driver::thread_rings::tests::a_thread_forgets_refusals_of_engines_that_have_ended";
+        in_child(test, || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_io()
+                .build()
+                .unwrap();
+            RINGS.fetch_add(u64::from(u32::MAX), Ordering::Relaxed);
+            let mut has_rings = false;
+            for _ in 0..3 * REFUSED_MAX {
+                let engine = crate::Engine::new().unwrap();
+                runtime.block_on(engine.nop()).unwrap();
+                has_rings = engine.submitter().makes_rings();
+            }
+            let entries = THREAD_RINGS.with(|rings| rings.0.borrow().len());
+            assert_eq!(entries, if has_rings { REFUSED_MAX } else { 0 });
+        });
     }
 }

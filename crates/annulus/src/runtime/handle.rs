@@ -63,6 +63,13 @@ impl Handle {
             .any(|inbox| inbox.notifier().is_elsewhere())
     }
 
+    /// Returns whether the calling thread is one of its cores.
+    pub(super) fn has_this_thread(&self) -> bool {
+        let executor = executor::current();
+        let handle = executor.as_ref().and_then(|executor| executor.handle());
+        handle.is_some_and(|handle| Arc::ptr_eq(&handle.cores, &self.cores))
+    }
+
     pub(super) fn inbox(&self, core: usize) -> Arc<Inbox> {
         Arc::clone(&self.cores.inboxes[core])
     }

@@ -35,7 +35,7 @@ use super::{executor, start};
 /// ```
 ///
 /// A value of this type is a runtime whose cores run on their own threads. Dropping it shuts the runtime down, and
-/// waits for its end.
+/// waits for its end. On one of its cores, a drop does not wait.
 ///
 /// ```
 /// use annulus::net::{TcpListener, TcpStream};
@@ -121,7 +121,8 @@ impl Runtime {
         }
     }
 
-    /// Shuts the runtime down as [`Handle::shutdown`] does, and waits for its end.
+    /// Shuts the runtime down as [`Handle::shutdown`] does, and waits for its end. On one of its cores, it does not
+    /// wait.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -149,8 +150,9 @@ impl Runtime {
     fn end(&mut self) -> Option<thread::Result<io::Result<()>>> {
         let thread = self.thread.take()?;
         self.handle.shutdown();
-        // A forked child does not have the thread.
-        (!self.handle.is_elsewhere()).then(|| thread.join())
+        // A forked child does not have the thread, and a core would wait for its own end.
+        let waits = !self.handle.is_elsewhere() && !self.handle.has_this_thread();
+        waits.then(|| thread.join())
     }
 }
 

@@ -74,6 +74,23 @@ fn dropping_a_kept_runtime_drops_its_tasks() {
 }
 
 #[test]
+fn a_kept_runtime_may_be_dropped_on_each_of_its_cores() {
+    each_way(|builder| {
+        for core in [0, 1] {
+            let runtime = builder.clone().cores(2).start().unwrap();
+            let handle = runtime.handle().clone();
+            // The task may end before the runtime, or be dropped with it.
+            let (sender, receiver) = std::sync::mpsc::channel();
+            drop(handle.spawn_on(core, move || async move {
+                drop(runtime);
+                sender.send(()).unwrap();
+            }));
+            receiver.recv().unwrap();
+        }
+    });
+}
+
+#[test]
 fn waiting_on_a_core_is_an_error_and_a_panic_goes_to_the_caller() {
     each_way(|builder| {
         let runtime = builder.clone().start().unwrap();

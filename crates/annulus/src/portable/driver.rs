@@ -24,7 +24,7 @@ pub(crate) mod coop_budget {
     pub(crate) use tokio::task::yield_now;
 
     #[derive(Default)]
-    pub(crate) struct Yields;
+    pub(crate) struct Yields(());
 
     impl Yields {
         #[allow(clippy::unused_self)]

@@ -233,16 +233,31 @@ impl<K: Kernel + Send + 'static> ThreadlessDriver<K> {
     /// tasks were woken by the last completions and are about to submit, and an operation in flight guarantees another
     /// poll. The task that waits in `poll_batch` then calls `flush`.
     pub(super) fn begin_batch(&self) -> bool {
-        let begins = !self.turn.in_batch()
-            && (self.handle.whole_reads() > 1 || self.state.expects_several())
-            && self.turn.begin_batch();
+        let pays = || self.handle.whole_reads() > 1 || self.state.expects_several();
+        if self.turn.in_batch() || !pays() {
+            return false;
+        }
+        let is_late = broken(Mutation::BatchAwakeLate);
+        // First: the thread that ends the last batch may find this one and end it, too. It then marks the driver as
+        // about to sleep, which must not be taken back.
+        if !is_late {
+            self.awake();
+        }
+        let begins = self.turn.begin_batch();
+        if begins && is_late {
+            self.awake();
+        }
         if begins {
-            if !self.turn.is_over() {
-                self.handle.sleeper.awake();
-            }
             self.batch_waker.wake();
         }
         begins
+    }
+
+    /// Marks the driver as awake. After its end, the handle may belong to another driver.
+    fn awake(&self) {
+        if !self.turn.is_over() {
+            self.handle.sleeper.awake();
+        }
     }
 
     /// Ready with `true` when a batch has begun, and with `false` when there will be no more batches.

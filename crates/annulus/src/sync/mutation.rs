@@ -80,6 +80,8 @@ mutations! {
     WaitForgotten => "operations_during_a_drain_are_completed_or_refused_and_the_driver_ends_once",
     /// A batch goes on after its end.
     BatchUnended => "operations_queued_until_a_flush_are_submitted",
+    /// A batch marks the driver as awake after it has begun, when another thread may have ended it.
+    BatchAwakeLate => "a_batch_that_begins_while_another_ends_leaves_nothing_queued",
     /// The end of a whole read does not submit the reads that waited for it.
     WholeReadEndsUnnoticed => "a_whole_read_that_waits_for_one_that_ends_is_submitted",
     /// A flush leaves whole reads queued that wait for others.

@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::SeqCst};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use loom::sync::Notify;
@@ -293,6 +293,32 @@ fn operations_queued_until_a_flush_are_submitted() {
         }
         thread.join().unwrap();
         stage.ends(3);
+    });
+}
+
+/// Finds: a batch that marks the driver as awake when it has been ended already.
+#[test]
+fn a_batch_that_begins_while_another_ends_leaves_nothing_queued() {
+    check(|| {
+        let stage = Stage::new(true);
+        let first = stage.submit();
+        let other = Arc::clone(&stage);
+        let look = |stage: &Stage| {
+            let context = Context::from_waker(Waker::noop());
+            if stage.driver.poll_batch(&context) == Poll::Ready(true) {
+                stage.driver.flush();
+            }
+        };
+        // The executor's task, which has ended the last batch and looks for the next one.
+        let thread = thread::spawn(move || look(&other));
+        assert!(stage.driver.begin_batch());
+        let second = stage.submit();
+        thread.join().unwrap();
+        // The batch has woken the task.
+        look(&stage);
+        assert!(stage.handle.inbox.is_empty());
+        drop((first, second));
+        stage.ends(2);
     });
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Set {
     queued_since_ns: AtomicU64,
     /// Output was deferred, and the flush thread has not processed it yet.
     has_deferred: AtomicBool,
+    /// There may be members in `already_reported`.
+    has_reported: AtomicBool,
     process: AtomicU32,
     pub(crate) young: YoungSet,
     /// The descriptors whose entries name the set: its members, and handed-back members of a set that used this slot
@@ -439,6 +441,20 @@ impl Set {
             .filter(|guard| !guard.in_signal_handler())
     }
 
+    /// Runs before the kernel handles a write: if it fills the send buffer, the next report of writability is a new
+    /// edge.
+    pub(crate) fn before_kernel_write(fd: i32) {
+        let set = fd_table::entry(fd).and_then(Set::of);
+        let reported = set.filter(|set| set.has_reported.load(Ordering::Relaxed));
+        if let Some(mut guard) = reported.and_then(Set::take) {
+            guard.forget_reported_fd(fd);
+            guard
+                .set
+                .has_reported
+                .store(!guard.already_reported.is_empty(), Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn set_wake(&self, fd: i32) {
         self.wake.store(fd, Ordering::Relaxed);
     }
@@ -516,6 +532,14 @@ impl Inner {
         self.queued_at_ns = now_ns;
         if let Some(set) = self.set {
             set.queued_since_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Records which events of an edge-triggered member were reported before it was added to the kernel's set.
+    pub(crate) fn on_reported(&mut self, member: Interest) {
+        self.already_reported.push(member);
+        if let Some(set) = self.set {
+            set.has_reported.store(true, Ordering::Relaxed);
         }
     }
 

@@ -78,7 +78,7 @@ fn hand_back_and(inner: &mut Inner, fd: i32, why: Why, wakes: bool) {
             };
             if pending != 0 {
                 // It has no entry: a member that the ring serves was added, or taken over, since the last hand-back.
-                inner.already_reported.push(Interest {
+                inner.on_reported(Interest {
                     fd,
                     data,
                     events: pending,

@@ -14,7 +14,7 @@ use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::waits::{flush_before, poll, wait_for_pipe, waits_for_room, when_there_is_room};
 use super::{FdState, attempt, buffered, catch_panic, fd_state, may_be_mapped};
 use crate::counters::{self, Call, Why};
-use crate::epoll_set::SetGuard;
+use crate::epoll_set::{Set, SetGuard};
 use crate::errno::{self, CallResult, catch_panic_only, into_return};
 use crate::events::{ERR, OUT};
 use crate::fd_table::{self, Kind};
@@ -139,6 +139,7 @@ fn write_by(call: Call, fd: c_int, source: Source<'_>, flags: c_int) -> Option<C
 
 #[inline(never)]
 fn write_any(call: Call, fd: c_int, source: Source<'_>, flags: c_int) -> Option<CallResult> {
+    attempt(|| Set::before_kernel_write(fd));
     let result = match fd_state(fd) {
         FdState::Kernel => {
             fd_table::on_written(fd);
@@ -296,12 +297,13 @@ hooks! {
 
     fn sendto(fd: c_int, base: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr,
         to_bytes: socklen_t) -> ssize_t = {
-        // A stream ignores an address; the kernel decides on errors.
-        let sent = match to.is_null() {
-            true => pass_on!(write_one(Call::Send, fd, (base, bytes), flags)),
-            false => None,
-        };
-        sent.or_else(|| pass_on!(flush_before(fd, flags)))
+        if to.is_null() {
+            pass_on!(write_one(Call::Send, fd, (base, bytes), flags))
+        } else {
+            // A stream ignores an address; the kernel decides on errors.
+            hand_back(fd, Why::UnknownFlags);
+            pass_on!(flush_before(fd, flags))
+        }
     };
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t

@@ -14,7 +14,7 @@ use libc::{iovec, msghdr, pollfd, ssize_t};
 
 use super::blocking::{before_blocking, is_blocking};
 use super::unserve::flush;
-use super::{FdState, catch_panic, fd_state};
+use super::{FdState, attempt, catch_panic, fd_state};
 use crate::epoll_set::Set;
 use crate::errno::{self, CallResult};
 use crate::fd_table::Entry;
@@ -117,6 +117,7 @@ pub(super) unsafe fn when_there_is_room(
 /// Sends queued bytes before a call of the kernel that sends more. If they do not all fit, a call that may block waits,
 /// and another fails. Returns an error that the ring or a send has taken, as the kernel returns it only once.
 pub(super) unsafe fn flush_before(fd: c_int, flags: c_int) -> Option<CallResult> {
+    attempt(|| Set::before_kernel_write(fd));
     let FdState::Connection(entry) = fd_state(fd) else {
         return None;
     };

@@ -392,6 +392,13 @@ static inline void peer_gets(struct pair *pair, size_t count) {
     print("\n");
 }
 
+/* Takes as many bytes of the peer's stream. */
+static inline void peer_takes(struct pair *pair, long count) {
+    static __thread char bytes[65536];
+    while (count > 0)
+        count -= MUST(syscall(SYS_read, pair->peer, bytes, count < (long)sizeof bytes ? count : (long)sizeof bytes));
+}
+
 /* Prints how the peer's stream ends, and the number of bytes before the end. */
 static inline void peer_gets_the_end(struct pair *pair) {
     static __thread char bytes[65536];

@@ -240,6 +240,24 @@ static void a_full_peer_is_not_written_until_it_reads(void) {
     }
 }
 
+/* The kernel sends it, and the set must report when there is room again. */
+static void a_send_to_an_address_that_did_not_fit_is_waited_for(void) {
+    struct sockaddr_in nowhere = loopback(1);
+    static char bytes[65536];
+    for (int edge = 0; edge < 2; edge++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0));
+        long done, count = 0;
+        print_now(set);
+        while ((done = sendto(pair.app, bytes, sizeof bytes, 0, (struct sockaddr *)&nowhere, sizeof nowhere)) > 0)
+            count += done;
+        got("sendto", done);
+        print_now(set);
+        peer_takes(&pair, count);
+        print_next(set);
+    }
+}
+
 static void twenty_mib_reach_a_slow_reader(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN | EPOLLOUT);
@@ -674,6 +692,7 @@ static const struct app_case cases[] = {
     CASE(a_write_to_a_peer_that_reset_fails_and_then_breaks, ""),
     CASE(a_write_to_a_peer_that_closed_is_reset, ""),
     CASE(a_full_peer_is_not_written_until_it_reads, "served:write"),
+    CASE(a_send_to_an_address_that_did_not_fit_is_waited_for, "back:unknown_flags"),
     CASE(twenty_mib_reach_a_slow_reader, "served:write served:send"),
     CASE(large_and_small_writes_keep_their_order, "served:write served:writev"),
     CASE(deferred_output_stays_before_later_writes, "served:write"),

@@ -99,6 +99,26 @@ static void an_edge_that_came_before_a_duplicate_is_reported(void) {
     close(second);
 }
 
+/* The kernel's set reports the first edge after a hand-back, whatever it reported before. */
+static void an_edge_that_comes_after_a_duplicate_is_reported(void) {
+    static char bytes[65536];
+    for (int waits = 0; waits < 2; waits++) {
+        int set = new_set();
+        struct pair pair = joined(set, EPOLLIN | EPOLLOUT | EPOLLET);
+        long done, count = 0;
+        print_now(set);
+        int second = (int)MUST(dup(pair.app));
+        while ((done = write(pair.app, bytes, sizeof bytes)) > 0)
+            count += done;
+        got("write", done);
+        if (waits)
+            print_now(set);
+        peer_takes(&pair, count);
+        print_next(set);
+        MUST(close(second));
+    }
+}
+
 static void writability_is_reported_though_data_came_before(void) {
     static char bytes[65536];
     int set = new_set();
@@ -273,6 +293,7 @@ static const struct app_case cases[] = {
     CASE(another_thread_may_reuse_the_number_that_was_closed, "served:close"),
     CASE(a_listener_gets_its_share_of_a_buffer_for_one_event, "served:epoll_ctl"),
     CASE(an_edge_that_came_before_a_duplicate_is_reported, "back:duplicated"),
+    CASE(an_edge_that_comes_after_a_duplicate_is_reported, "back:duplicated"),
     CASE(writability_is_reported_though_data_came_before, "served:epoll_wait"),
     CASE(two_threads_may_exchange_sockets_between_their_sets, ""),
     CASE(buffered_bytes_are_reported_by_a_later_set, "back:duplicated"),

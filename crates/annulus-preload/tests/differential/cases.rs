@@ -189,6 +189,7 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn a_write_to_a_peer_that_reset_fails_and_then_breaks;
     fn a_write_to_a_peer_that_closed_is_reset;
     fn a_full_peer_is_not_written_until_it_reads;
+    fn a_send_to_an_address_that_did_not_fit_is_waited_for;
     fn twenty_mib_reach_a_slow_reader;
     fn large_and_small_writes_keep_their_order;
     fn deferred_output_stays_before_later_writes;
@@ -377,6 +378,7 @@ cases! { SEQUENCES, SEQUENCES_CASES = c("sequences"):
     fn another_thread_may_reuse_the_number_that_was_closed;
     fn a_listener_gets_its_share_of_a_buffer_for_one_event;
     fn an_edge_that_came_before_a_duplicate_is_reported;
+    fn an_edge_that_comes_after_a_duplicate_is_reported;
     fn writability_is_reported_though_data_came_before;
     fn two_threads_may_exchange_sockets_between_their_sets;
     fn buffered_bytes_are_reported_by_a_later_set;

@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::thread;
 
+use crate::counters::Why;
 use crate::deferred_output::{self, on_writable};
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
@@ -31,6 +32,7 @@ use crate::flush_request::{
 };
 use crate::output;
 use crate::send;
+use crate::set_end;
 use crate::sys;
 use crate::writability;
 
@@ -246,6 +248,10 @@ unsafe extern "C" fn on_thread_exit(_: *mut c_void) {
         // The thread may have been cancelled while it slept.
         guard.clear_in_enter();
         flush_queued(guard);
+        // No other thread can cancel the ring's requests, which hold listeners and connections.
+        if guard.ring.is_some() {
+            set_end::pass_through_set(guard, Why::SeveralThreads);
+        }
         guard.clear_owner();
     });
     let swap =

@@ -280,6 +280,25 @@ static void a_listener_that_another_thread_closes_leaves_its_port(void) {
     }
 }
 
+static void wait_once_with_a_listener(struct task *task) {
+    task->set = new_set();
+    task->pair = joined(task->set, EPOLLIN);
+    add(task->set, task->other, EPOLLIN, 2);
+    print_wait(task->set, 20);
+}
+
+static void a_listener_of_a_thread_that_has_ended_leaves_its_port(void) {
+    int port;
+    struct task task = {.other = listen_on(0, &port)};
+    struct sockaddr_in address = loopback(port);
+    start(&task, wait_once_with_a_listener);
+    join(&task);
+    MUST(close(task.other));
+    int fd = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+    GOT(bind(fd, (struct sockaddr *)&address, sizeof address));
+    exchange(task.set, &task.pair);
+}
+
 static void close_it(struct task *task) { MUST(close(task->pair.app)); }
 
 static void write_and_close_it(struct task *task) {
@@ -692,6 +711,7 @@ static const struct app_case cases[] = {
     CASE(a_member_may_be_closed_while_the_owner_sleeps, ""),
     CASE(a_member_may_be_closed_while_the_owner_is_busy, ""),
     CASE(a_listener_that_another_thread_closes_leaves_its_port, "served:read"),
+    CASE(a_listener_of_a_thread_that_has_ended_leaves_its_port, "back:several_threads"),
     CASE(a_worker_may_arm_oneshot_again_while_the_owner_sleeps, ""),
     CASE(another_thread_wakes_the_owner_by_an_eventfd, "passed:not_a_stream"),
     CASE(several_threads_may_share_a_set, "back:several_threads"),
@@ -703,7 +723,7 @@ static const struct app_case cases[] = {
     CASE(another_thread_uses_a_connection_after_a_jump, "back:in_handler"),
     CASE(a_thread_that_disabled_cancellation_sleeps_on, "served:epoll_wait"),
     CASE(a_handler_may_end_the_waiting_thread, "served:epoll_wait"),
-    CASE(a_thread_that_reuses_an_id_is_another, "back:other_thread"),
+    CASE(a_thread_that_reuses_an_id_is_another, "back:several_threads"),
     CASE(a_thread_that_ends_leaves_its_set_to_others, ""),
 };
 

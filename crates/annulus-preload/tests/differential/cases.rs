@@ -357,6 +357,7 @@ cases! { THREADS, THREADS_CASES = c("threads"):
     fn a_member_may_be_closed_while_the_owner_sleeps;
     fn a_member_may_be_closed_while_the_owner_is_busy;
     fn a_listener_that_another_thread_closes_leaves_its_port;
+    fn a_listener_of_a_thread_that_has_ended_leaves_its_port;
     fn a_worker_may_arm_oneshot_again_while_the_owner_sleeps;
     fn another_thread_wakes_the_owner_by_an_eventfd;
     fn several_threads_may_share_a_set;

@@ -591,7 +591,7 @@ impl File {
     }
 
     /// Starts to write the changed pages of a range back to the device, or waits for them: `sync_file_range(2)`. 0
-    /// bytes means up to the end of the file. Linux only.
+    /// bytes, and 16 TiB or more, mean up to the end of the file. Linux only.
     ///
     /// Spreads the work of a later [`sync_data`](File::sync_data), and never replaces it: neither the metadata nor the
     /// device's cache is written, so the data may be lost in a crash.
@@ -689,8 +689,8 @@ impl File {
         self.op(Allocate::new(self.fd.clone(), mode, offset, bytes))
     }
 
-    /// Advises the kernel how a range of `bytes` bytes, starting at `offset`, will be used: `posix_fadvise(2)`. 0 bytes
-    /// means up to the end of the file. Linux only.
+    /// Advises the kernel how a range of `bytes` bytes, starting at `offset`, will be used: `posix_fadvise(2)`. 0
+    /// bytes, and 16 TiB or more, mean up to the end of the file. Linux only.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { pollster::block_on(async {
@@ -708,14 +708,18 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Fails with any error of `posix_fadvise(2)`, unchanged (`ESPIPE`).
+    /// Fails with any error of `posix_fadvise(2)`, unchanged (`ESPIPE`). Fails with `InvalidInput` if `offset` is
+    /// beyond `i64::MAX`.
     pub fn advise(
         &self,
         offset: u64,
         bytes: u64,
         advice: Advice,
     ) -> Operation<'_, Advise, io::Result<()>> {
-        self.op(Advise::new(self.fd.clone(), offset, bytes, advice))
+        match check_range(offset, 0) {
+            Ok(()) => self.op(Advise::new(self.fd.clone(), offset, bytes, advice)),
+            Err(error) => Operation::ready(&self.submitter, Err(error)),
+        }
     }
 
     /// Gives the file the name `path`, on the same file system. A file that was created without a name

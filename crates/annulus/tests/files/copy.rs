@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 #[cfg(not(annulus_portable))]
-use annulus::fs::SyncRangeMode;
+use annulus::fs::{Advice, SyncRangeMode};
 use annulus::{Backend, Engine, OpenOptions};
 use annulus_testing::skip::skip;
 use futures_lite::future::poll_once;
@@ -126,12 +126,27 @@ fn a_range_is_written_back() {
             file.sync_range(4096, 8192, mode).await.unwrap();
             file.sync_range(0, 0, mode).await.unwrap();
             file.sync_range(0, 5 << 30, mode).await.unwrap();
+            file.sync_range(0, i64::MAX as u64, mode).await.unwrap();
         }
         let error = file.sync_range(1, u64::MAX, SyncRangeMode::Start).await;
         let error = error.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         drop(poll_once(file.sync_range(0, 0, SyncRangeMode::Start)).await);
         assert_eq!(&fixture.contents("file").unwrap()[5000..5007], b"changed");
+    });
+}
+
+#[cfg(not(annulus_portable))]
+#[test]
+fn a_range_of_any_length_is_advised() {
+    for_each_backend(async |fixture| {
+        let file = fixture.file("file", &bytes(1, 100_000)).await;
+        for (offset, bytes) in [(0, 0), (5000, 5 << 30), (0, u64::MAX), (i64::MAX as u64, 1)] {
+            file.advise(offset, bytes, Advice::WillNeed).await.unwrap();
+        }
+        let error = file.advise(u64::MAX, u64::MAX, Advice::WillNeed).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     });
 }
 

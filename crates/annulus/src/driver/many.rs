@@ -262,8 +262,12 @@ impl<'a, T: FileOp, K: Copy> Batch<'a, T, K> {
         }
     }
 
-    /// Returns the error number that ended one of the drivers: some operations will never complete.
+    /// Returns the error number that ended one of the drivers, or that of a forked child, whose parent has them: some
+    /// operations will never complete.
     pub(crate) fn failed(&self) -> Option<i32> {
+        if self.handle.is_elsewhere() {
+            return Some(EngineError::Forked.code());
+        }
         match self.group.failed.load(Ordering::Acquire) {
             0 => None,
             errno => Some(errno),

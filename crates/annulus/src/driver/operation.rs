@@ -224,6 +224,12 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
         // SAFETY: Lent: in flight for this future, so not freed.
         let slot = unsafe { slot.as_ref() };
         let completion = match slot.lifecycle.poll_result(context.waker()) {
+            PollResult::Pending if handle.is_elsewhere() => {
+                // It completes in the parent. The slot stays as it is, like the other memory of the driver.
+                self.state = OperationState::Over;
+                let refusal = error_of(EngineError::Forked.code());
+                return self.finish(T::Output::failure(refusal));
+            }
             PollResult::Pending => return Poll::Pending,
             // SAFETY: Once: done, so the payload belongs to this future, and `Over` prevents a second time.
             PollResult::Done => Some(unsafe { slot.take::<T>() }),

@@ -2,12 +2,18 @@
 //! so the child must not register a ring there (trap 54).
 #![allow(unsafe_code)]
 
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use annulus::fs::CachedReads;
-use annulus::{Backend, Engine, File, OpenOptions};
-use annulus_testing::child_process::in_child;
+use annulus::{Backend, Engine, EngineError, File, OpenOptions};
+use annulus_testing::child_process::{in_child, in_fork};
 use annulus_testing::skip::skip;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 const BLOCK_BYTES: usize = 4096;
@@ -165,6 +171,72 @@ fn a_child_of_a_runtime_that_no_engine_has_seen_uses_no_ring_in_it() {
                 let engine = new_engine();
                 runtime.block_on(async { read(&open(&engine, &path).await).await });
                 assert_eq!(engine.metrics().wakeups, 0);
+            }
+        },
+    );
+}
+
+fn poll<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[track_caller]
+fn assert_forked<T>(polled: Poll<Result<T, impl Into<std::io::Error>>>) {
+    let Poll::Ready(Err(error)) = polled else {
+        panic!("not refused");
+    };
+    assert_eq!(EngineError::of(&error.into()), Some(EngineError::Forked));
+}
+
+/// Forks while an operation, a batch of reads and the write of a cursor are in flight.
+fn fork_with_operations_in_flight(engine: &Engine) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let mut log = pollster::block_on(engine.create(&path)).unwrap().cursor();
+    // A read of an empty pipe keeps the only blocking thread busy, for which the others wait. The first one finds out
+    // that there are no offsets.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"x").unwrap();
+    let pipe = File::from_std(std::fs::File::from(OwnedFd::from(reader)), engine).unwrap();
+    let (mut cursor, mut byte) = (pipe.cursor(), [0]);
+    assert_eq!(pollster::block_on(cursor.read(&mut byte)).unwrap(), 1);
+    let mut busy = pin!(cursor.read(&mut byte));
+    assert!(poll(busy.as_mut()).is_pending());
+    let mut sleep = pin!(engine.sleep(Duration::from_secs(3600)));
+    assert!(poll(sleep.as_mut()).is_pending());
+    let mut many = pipe.read_many_at([(vec![0; 1], 0)]);
+    assert!(poll(pin!(many.next())).is_pending());
+    let taken = poll(pin!(log.write(b"one")));
+    assert!(matches!(taken, Poll::Ready(Ok(3))), "{taken:?}");
+    assert!(poll(pin!(log.flush())).is_pending());
+    in_fork(|| {
+        assert_forked(poll(sleep.as_mut()));
+        assert_forked(poll(pin!(many.next())).map(|read| read.unwrap().result));
+        assert_forked(poll(busy.as_mut()));
+        // The parent writes what the cursor has taken. The child writes nothing.
+        assert!(matches!(poll(pin!(log.flush())), Poll::Ready(Ok(()))));
+        let _ = poll(pin!(log.write(b"two")));
+        assert_forked(poll(pin!(log.flush())));
+    });
+    drop(writer);
+    assert_eq!(pollster::block_on(busy).unwrap(), 0);
+    let read = pollster::block_on(many.next()).unwrap();
+    assert!(read.result.is_err(), "a pipe has no offsets");
+    pollster::block_on(log.flush()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"one");
+}
+
+#[test]
+fn operations_in_flight_during_a_fork_fail_in_the_child_and_go_on_in_the_parent() {
+    in_child(
+        "fork_tokio::operations_in_flight_during_a_fork_fail_in_the_child_and_go_on_in_the_parent",
+        || {
+            for backend in [Backend::Uring, Backend::Fallback] {
+                let builder = Engine::builder().backend(backend).blocking_threads(1);
+                match builder.build() {
+                    Ok(engine) => fork_with_operations_in_flight(&engine),
+                    Err(error) => skip(error),
+                }
             }
         },
     );

@@ -261,11 +261,13 @@ impl FileCursor {
     /// # Ok(()) }) }
     /// ```
     pub fn position(&self) -> u64 {
-        let moved = self
-            .behind
-            .as_ref()
-            .and_then(|behind| behind.lock().position());
+        let moved = self.behind().and_then(|behind| behind.lock().position());
         moved.unwrap_or(self.position)
+    }
+
+    /// Returns the bytes on their way. In a forked child there are none: the parent writes them.
+    fn behind(&self) -> Option<&Arc<WriteBehind>> {
+        self.behind.as_ref().filter(|behind| !behind.is_elsewhere())
     }
 
     #[inline]
@@ -444,7 +446,7 @@ impl FileCursor {
     /// Returns whether no call has returned the error of a failed write yet.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_failed(&self) -> bool {
-        (self.behind.as_ref()).is_some_and(|behind| behind.lock().check().is_err())
+        (self.behind()).is_some_and(|behind| behind.lock().check().is_err())
     }
 
     /// Returns whether the file has no offsets, as far as that is known.
@@ -462,23 +464,25 @@ impl FileCursor {
     /// Waits until all writes are complete. Does not report errors.
     #[cfg(feature = "tokio")]
     pub(crate) fn poll_idle(&self, context: &Context<'_>) -> Poll<()> {
-        (self.behind.as_ref()).map_or(Poll::Ready(()), |behind| behind.poll_idle(context))
+        (self.behind()).map_or(Poll::Ready(()), |behind| behind.poll_idle(context))
     }
 
     /// Forgets the error of a write that failed, and returns it.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
-        self.behind.as_ref().and_then(|behind| behind.take_error())
+        self.behind().and_then(|behind| behind.take_error())
     }
 
     /// Waits until all written bytes are with the kernel.
     pub(crate) fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(behind) = &self.behind else {
+        let Some(behind) = self.behind() else {
             return Poll::Ready(Ok(()));
         };
         ready!(behind.poll_idle(context));
         let mut state = behind.lock();
-        self.position = state.take_position().unwrap_or(self.position);
-        Poll::Ready(state.check())
+        let (moved_to, checked) = (state.take_position(), state.check());
+        drop(state);
+        self.position = moved_to.unwrap_or(self.position);
+        Poll::Ready(checked)
     }
 }
 
@@ -513,7 +517,10 @@ impl ByteStream for FileCursor {
             ready!(self.poll_settled(context))?;
         }
         self.discard_block();
-        let behind = Arc::clone(self.behind.get_or_insert_default());
+        let behind = match self.behind() {
+            Some(behind) => Arc::clone(behind),
+            None => Arc::clone(self.behind.insert(WriteBehind::new())),
+        };
         let mut state = behind.lock();
         self.position = state.take_position().unwrap_or(self.position);
         state.check()?;

@@ -9,10 +9,14 @@ use crate::buf::IoBuf;
 use crate::fs::File;
 use crate::sys::at_exit::Unfinished;
 use crate::sys::engine_error::same_error;
+use crate::sys::forked;
 
 /// Written bytes on their way to a file.
-#[derive(Default)]
-pub(super) struct WriteBehind(Mutex<State>);
+pub(super) struct WriteBehind {
+    state: Mutex<State>,
+    /// The process that writes them.
+    process: u64,
+}
 
 #[derive(Default)]
 pub(super) struct State {
@@ -66,8 +70,20 @@ fn wake_all(mut state: MutexGuard<'_, State>) {
 }
 
 impl WriteBehind {
+    pub(super) fn new() -> Arc<WriteBehind> {
+        Arc::new(WriteBehind {
+            state: Mutex::default(),
+            process: forked::process(),
+        })
+    }
+
+    /// Returns whether this is a forked child. Its parent writes the bytes, and may have held the lock.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.process != forked::process()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until all writes are complete.

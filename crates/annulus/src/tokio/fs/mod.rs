@@ -31,7 +31,8 @@
 //! - **End of the process.** `exit(3)`, which the return of `main` calls, waits until bytes that files have taken are
 //!   with the kernel, at most ten seconds. A signal and `_exit(2)` do not wait.
 //! - **Forked children** start another engine with their first call. Files that were opened before the fork
-//!   belong to the parent: operations on them fail in the child (`EngineError::Forked`).
+//!   belong to the parent: operations on them fail in the child (`EngineError::Forked`), also those in flight. The
+//!   parent writes the bytes that they have taken.
 
 mod dir;
 mod file;

@@ -22,7 +22,8 @@ use libfuzzer_sys::fuzz_target;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The statuses of docs/reference/http.md.
 const STATUSES: [u16; 21] = [
-    100, 200, 204, 206, 301, 304, 400, 403, 404, 405, 408, 412, 413, 414, 416, 417, 431, 501, 503, 505, 405,
+    100, 200, 204, 206, 301, 304, 400, 403, 404, 405, 408, 412, 413, 414, 416, 417, 431, 501, 503,
+    505, 405,
 ];
 
 /// Returns the socket of a server that runs until the process ends.

@@ -6,18 +6,33 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/annulus-cli/src/bench/fio/keys.rs"]
+#[path = "../../crates/annulus-cli/src/bench/file/check.rs"]
+mod check;
+#[path = "../../crates/annulus-cli/src/bench/file/fio/keys.rs"]
 mod keys;
-#[path = "../../crates/annulus-cli/src/bench/fio/options.rs"]
+#[path = "../../crates/annulus-cli/src/bench/file/fio/options.rs"]
 mod options;
-#[path = "../../crates/annulus-cli/src/bench/fio/parse.rs"]
+#[path = "../../crates/annulus-cli/src/bench/file/order.rs"]
+mod order;
+#[path = "../../crates/annulus-cli/src/bench/file/fio/parse.rs"]
 mod parse;
-#[path = "../../crates/annulus-cli/src/bench/fio/plan.rs"]
+#[path = "../../crates/annulus-cli/src/bench/file/fio/plan.rs"]
 mod plan;
-#[path = "../../crates/annulus-cli/src/bench/fio/unused_keys.rs"]
+#[path = "../../crates/annulus-cli/src/bench/file/fio/unused_keys.rs"]
 mod unused_keys;
-#[path = "../../crates/annulus-cli/src/bench/fio/value.rs"]
+#[path = "../../crates/annulus-cli/src/bench/file/fio/value.rs"]
 mod value;
+#[path = "../../crates/annulus-cli/src/bench/file/verify.rs"]
+mod verify;
+#[path = "../../crates/annulus-cli/src/bench/file/work.rs"]
+mod work;
+
+/// The paths by which the files above name each other.
+mod bench {
+    pub(crate) mod file {
+        pub(crate) use crate::{verify, work};
+    }
+}
 
 fuzz_target!(|bytes: &[u8]| {
     let variable = |name: &str| (name.len() % 2 == 0).then(|| name.to_string());

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use annulus::metrics::layout::{
-    self, FILE_NAME, HEADER_NAMES, HEADER_PROCESS, HEADER_RECORDS, HEADER_SAYS, HEADER_VERSION, HEADER_WORDS, MAGIC,
-    WORDS,
-};
 use annulus::metrics::Snapshot;
+use annulus::metrics::layout::{
+    self, FILE_NAME, HEADER_NAMES, HEADER_PROCESS, HEADER_RECORDS, HEADER_SAYS, HEADER_VERSION,
+    HEADER_WORDS, MAGIC, WORDS,
+};
 use annulus_observe::alert::Alerts;
 use annulus_observe::snapshot_of;
 use libfuzzer_sys::fuzz_target;
@@ -99,7 +99,9 @@ fuzz_target!(|input: &[u8]| {
         };
         evaluate(&earlier);
         alerts.look(&earlier);
-        let Some(now) = write(file, second) else { return };
+        let Some(now) = write(file, second) else {
+            return;
+        };
         evaluate(&now);
         evaluate(&now.since(&earlier));
         alerts.look(&now);

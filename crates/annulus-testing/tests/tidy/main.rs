@@ -1,6 +1,6 @@
 //! The repository's own rules, as tests: layers, cycles, the closed list of unsafe files, invariants, kernel traps,
-//! reasons of dependencies, retired terms, results in signatures, and commits named in runs. Clippy, rustfmt, `cargo
-//! machete`, `typos` and `mdlinkcheck` check the rest (`ci/check`).
+//! reasons of dependencies, retired terms, results in signatures, and commits named in runs. Clippy, rustfmt,
+//! `typos` and `mdlinkcheck` check the rest (`ci/check`).
 //!
 //! Each test reads the working tree and fails with a line per finding: file, line, problem, remedy. The rules are in
 //! the modules. The tests of each module plant violations and check that they are reported.
@@ -50,6 +50,7 @@ rules! {
     every_test_named_in_a_document_exists: traps::tests_named;
     no_retired_term_is_used: retired::terms;
     the_public_ci_runs_every_part: workflows::parts;
+    every_file_of_a_fuzz_target_exists: workflows::fuzzed_files;
     every_commit_named_in_a_run_exists: commits::named;
     no_cycle_of_imports_grows: cycles::largest;
     every_signature_shows_its_result: signatures::results;

@@ -1,4 +1,4 @@
-//! The public CI in `.github/workflows`: it runs every part of `ci/test` and of `ci/long`.
+//! The public CI in `.github/workflows`: it runs every part of `ci/test` and of `ci/long`, and fuzz targets compile.
 
 use regex::Regex;
 
@@ -29,6 +29,34 @@ pub(crate) fn parts(repo: &Repo, found: &mut Findings) {
             }
         }
     }
+}
+
+/// Checks that fuzz targets, which only the night compiles, name existing files of other crates.
+pub(crate) fn fuzzed_files(repo: &Repo, found: &mut Findings) {
+    let pattern = Regex::new(r#"#\[path = "\.\./\.\./([^"]+)"\]"#).unwrap();
+    for (file, text) in repo.texts() {
+        for named in pattern.captures_iter(text) {
+            if file.starts_with("fuzz/") && repo.text(&named[1]).is_empty() {
+                let at = line_of(text, named.get(0).unwrap().start());
+                let says = format!(
+                    "no file `{}`; name its new place, and run ci/fuzz",
+                    &named[1]
+                );
+                found.add(file, at, says);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fuzzed_file_that_has_moved_is_reported() {
+    let target = "#[path = \"../../a/b.rs\"]\nmod b;\n#[path = \"../../a/c.rs\"]\nmod c;\n";
+    let files = [
+        ("fuzz/fuzz_targets/x.rs", target),
+        ("a/b.rs", "fn b() {}\n"),
+    ];
+    let findings = crate::repo::planted(fuzzed_files, &files);
+    assert_eq!(crate::repo::lines(&findings), [3]);
 }
 
 #[test]

@@ -54,8 +54,8 @@ pub struct SiteOptions {
     pub open_files: usize,
     /// The time for which the result of a path lookup is cached.
     pub recheck: Duration,
-    /// A fixed response to every GET and HEAD. With status 204 or 304 it has no body. No file is used then, and `root`
-    /// need not exist.
+    /// A fixed response to every GET and HEAD. With status 204, 205 or 304 it has no body. No file is used then, and
+    /// `root` need not exist.
     pub respond: Option<(StatusCode, Bytes)>,
 }
 
@@ -509,9 +509,13 @@ fn fixed(status: StatusCode, body: &Bytes) -> Rc<Ready> {
     if forbids_body(status) {
         return Rc::new(fixed_error(status));
     }
+    let body = match status {
+        StatusCode::RESET_CONTENT => Bytes::new(),
+        _ => body.clone(),
+    };
     let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
     let response = SiteResponse::with_body(status, Vec::new(), content_type, body.clone());
-    Rc::new(Ready::new(status, response.fields, body))
+    Rc::new(Ready::new(status, response.fields, &body))
 }
 
 fn fixed_error(status: StatusCode) -> Ready {

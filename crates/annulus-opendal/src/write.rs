@@ -155,9 +155,16 @@ impl Target {
             .await?;
         self.file.sync_all().await?;
         match &self.temporary {
-            // A rename would replace a file that another writer has made since the open.
+            // A plain rename would replace a file that another writer has made since the open. NFS has only links, and
+            // FAT has none.
             Some(temporary) if self.is_new => {
-                let named = engine.hard_link(temporary, &self.path).await;
+                let named = match engine.rename_new(temporary, &self.path).await {
+                    Ok(()) => return self.file.metadata().await,
+                    Err(error) if error.kind() == IoKind::InvalidInput => {
+                        engine.hard_link(temporary, &self.path).await
+                    }
+                    failed => failed,
+                };
                 engine.remove_file(temporary).await?;
                 named?;
             }

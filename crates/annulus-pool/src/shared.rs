@@ -358,17 +358,18 @@ impl Shared {
         frames.collect()
     }
 
-    /// Removes pages of a file from memory. `pages`: each with the frame that its entry named.
+    /// Removes pages of a file from memory. `pages`: each with the frame that its entry names. They are looked up while
+    /// no one evicts, because a page that is evicted in vain is linked again.
     pub(crate) fn remove(
         &self,
         file_id: u64,
-        pages: Vec<(u32, u32)>,
+        pages: impl FnOnce() -> Vec<(u32, u32)>,
         unlink: impl Fn(u32, u32) -> bool,
     ) {
         let mut evictor = lock(&self.queues);
         self.absorb(&mut evictor);
         let mut unlinked = Vec::new();
-        for (page, frame) in pages {
+        for (page, frame) in pages() {
             let filled = lock(&self.frames[frame as usize]);
             let owner = filled.page.as_ref();
             let is_there =

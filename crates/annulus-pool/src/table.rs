@@ -391,9 +391,10 @@ impl FileCore {
 
     pub(crate) fn remove(&self, pages: Range<u32>) {
         // A large file has more pages than the pool has frames.
-        let resident = if pages.len() > self.pool.frame_count() {
-            self.pool.pages_of(self.id, &pages)
-        } else {
+        let resident = || {
+            if pages.len() > self.pool.frame_count() {
+                return self.pool.pages_of(self.id, &pages);
+            }
             let frames = pages.map(|page| (page, self.entry(page).frame()));
             frames
                 .filter_map(|(page, frame)| Some((page, frame?)))

@@ -122,3 +122,34 @@ fn a_guard_outlives_its_thread_and_keeps_its_slot() {
         assert!(**guard == *on_disk.page(number as u64), "page {number}");
     }
 }
+
+/// Pages with guards are unlinked by those who evict, and linked again in a moment. An invalidation waits for that.
+#[test]
+fn pages_that_are_invalidated_beside_eviction_leave_memory() {
+    let on_disk = OnDisk::new(64 * PAGE);
+    let engine = Engine::new().unwrap();
+    let pool = pool(&engine, 4);
+    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in (3..64).cycle() {
+                drop(file.page_blocking(number).unwrap());
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut left = 0;
+        for _ in 0..2000 {
+            let guards = pollster::block_on(file.pages(&[0, 1, 2])).unwrap();
+            file.invalidate(0..3 * PAGE as u64);
+            left += (0..3)
+                .filter(|number| file.try_page(*number).is_some())
+                .count();
+            drop(guards);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(left, 0);
+    });
+}

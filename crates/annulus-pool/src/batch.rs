@@ -6,6 +6,7 @@
 
 use std::io;
 
+use crate::budget;
 use crate::file::PoolFile;
 use crate::page::Page;
 use crate::table::Waiting;
@@ -33,6 +34,7 @@ pub(crate) async fn pages<'a>(
     }
     let here = in_memory(asked.clone());
     if here.len() == asked.len() {
+        budget::spend().await;
         return Ok(here);
     }
     if let Some(wanted) = begin(here, asked.clone())? {

@@ -252,3 +252,15 @@ fn pages_are_evicted_many_at_a_time() {
     assert!(before > 3000, "{before}");
     assert!(evictions * 16 < before, "{evictions} for {before} pages");
 }
+
+#[tokio::test]
+async fn a_task_whose_batches_are_all_in_memory_lets_others_run() {
+    let on_disk = OnDisk::new(2 * PAGE);
+    let (_pool, file) = opened(&on_disk, 4).await;
+    file.pages(&[0, 1]).await.unwrap();
+    let other = tokio::spawn(async {});
+    for _ in 0..1000 {
+        file.pages(&[0, 1]).await.unwrap();
+    }
+    assert!(other.is_finished());
+}

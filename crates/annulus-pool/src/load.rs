@@ -2,6 +2,7 @@
 //! task that is never polled delays no other.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -209,6 +210,13 @@ impl Wake for Load {
 
     fn wake_by_ref(self: &Arc<Load>) {
         let wakers = lock(&self.state).wakers(None);
-        wakers.into_iter().for_each(Waker::wake);
+        wake(wakers);
+    }
+}
+
+/// Wakes all. A waker is foreign code: a panic in one ends here, and the others are woken.
+pub(crate) fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }

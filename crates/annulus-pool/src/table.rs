@@ -13,7 +13,7 @@ use annulus::{File, IoBuf};
 
 use crate::entry::{self, Entry, State};
 use crate::hazard;
-use crate::load::{Completion, Failure, Left, Load};
+use crate::load::{self, Completion, Failure, Left, Load};
 use crate::page::Page;
 use crate::shared::{Owner, Shared};
 use crate::stats::Counters;
@@ -366,7 +366,7 @@ impl FileCore {
         };
         let wakers = load.finish(outcome, by);
         drop(loads);
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        load::wake(wakers);
         if !is_awaited {
             self.pool.tell();
         }

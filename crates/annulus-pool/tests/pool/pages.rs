@@ -334,6 +334,24 @@ async fn larger_pages_and_file_systems_in_memory() {
     assert!(all == bytes);
 }
 
+#[test]
+fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker that panics");
+        }
+    }
+
+    let on_disk = OnDisk::new(PAGE);
+    let file = pollster::block_on(pool(&Engine::new().unwrap(), 4).open(&on_disk.path)).unwrap();
+    let (panics, mut waits) = (Waker::from(Arc::new(Panics)), pin!(file.page(0)));
+    let mut context = Context::from_waker(&panics);
+    assert!(waits.as_mut().poll(&mut context).is_pending());
+    assert_eq!(&*file.page_blocking(0).unwrap(), on_disk.page(0));
+    assert!(waits.as_mut().poll(&mut context).is_ready());
+}
+
 #[cfg(feature = "bytes")]
 #[tokio::test]
 async fn a_range_without_a_copy_has_the_bytes_and_lets_go_of_pages() {

@@ -147,7 +147,7 @@ impl Builder {
     }
 
     /// Sets a check of each page that has been read, such as of a checksum: path of the file, number and bytes of the
-    /// page. Its error goes to all who wait for the page, which does not enter memory.
+    /// page. Its error goes to all who wait for the page, which does not enter memory. A panic is an error, too.
     pub fn check(
         mut self,
         check: impl Fn(&Path, u64, &[u8]) -> io::Result<()> + Send + Sync + 'static,

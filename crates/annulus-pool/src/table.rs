@@ -308,18 +308,13 @@ impl FileCore {
         let Some(result) = load.poll() else {
             return false;
         };
-        // The check is foreign code, which may panic: those who wait get an error.
+        // The check is foreign code, which may panic: those who wait get an error. It ends here, because the caller may
+        // wait for another page.
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             result.and_then(|buf| self.checked(page, buf))
         }));
-        let (result, panic) = match checked {
-            Ok(result) => (result, None),
-            Err(panic) => (Err(io::Error::other("the check panicked")), Some(panic)),
-        };
+        let result = checked.unwrap_or_else(|_| Err(io::Error::other("the check panicked")));
         self.finish(page, load, result, by);
-        if let Some(panic) = panic {
-            std::panic::resume_unwind(panic);
-        }
         true
     }
 

@@ -352,6 +352,32 @@ fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
     assert!(waits.as_mut().poll(&mut context).is_ready());
 }
 
+/// Those who need a frame end the loads that no one awaits, also those whose check panics.
+#[test]
+fn a_check_that_panics_fails_its_page_and_no_other_one() {
+    let on_disk = OnDisk::new(3 * PAGE);
+    let checked = Arc::new(AtomicUsize::new(0));
+    let calls = Arc::clone(&checked);
+    let pool = PagePool::builder(&Engine::new().unwrap())
+        .memory(PAGE + 96)
+        .check(move |_, number, _| {
+            if number == 0 {
+                calls.fetch_add(1, Ordering::Relaxed);
+                panic!("a check that panics");
+            }
+            Ok(())
+        });
+    let pool = pool.build().unwrap();
+    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    let error = file.page_blocking(0).unwrap_err().to_string();
+    assert!(error.ends_with("the check panicked"), "{error}");
+    while checked.load(Ordering::Relaxed) < 2 {
+        file.prefetch(0..1);
+        assert_eq!(&*file.page_blocking(1).unwrap(), on_disk.page(1));
+        file.invalidate(0..u64::MAX);
+    }
+}
+
 #[cfg(feature = "bytes")]
 #[tokio::test]
 async fn a_range_without_a_copy_has_the_bytes_and_lets_go_of_pages() {

@@ -9,6 +9,11 @@
 //! (Guarded; the table is Typed).
 #![allow(unsafe_code)]
 
+#[cfg(not(annulus_loom))]
+use std::alloc::{Layout, alloc_zeroed};
+#[cfg(not(annulus_loom))]
+use std::ptr::NonNull;
+
 use crate::barrier;
 use crate::mutation::{Mutation, broken};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
@@ -189,10 +194,17 @@ pub(crate) fn protected(slot: &AtomicUsize) -> usize {
     slot.load(Ordering::Acquire)
 }
 
-/// Returns the table of a file: pages that were never in memory. Its own memory is provided as it is touched.
+/// Returns the table of a file: pages that were never in memory. Its own memory is provided as it is touched. Returns
+/// `None` if there is no memory.
 #[cfg(not(annulus_loom))]
-pub(crate) fn table(pages: usize) -> Box<[Entry]> {
-    let zeros = Box::into_raw(vec![0_u32; pages].into_boxed_slice());
-    // SAFETY: Typed: an entry is an `AtomicU32`, which has the size, the alignment and the values of a `u32`.
-    unsafe { Box::from_raw(zeros as *mut [Entry]) }
+pub(crate) fn table(pages: usize) -> Option<Box<[Entry]>> {
+    let layout = Layout::array::<Entry>(pages).ok()?;
+    if layout.size() == 0 {
+        return Some(Box::default());
+    }
+    // SAFETY: Typed: the size is not 0.
+    let zeros = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast::<Entry>();
+    let all = std::ptr::slice_from_raw_parts_mut(zeros.as_ptr(), pages);
+    // SAFETY: Typed: allocated above for this many entries; 0 is one.
+    Some(unsafe { Box::from_raw(all) })
 }

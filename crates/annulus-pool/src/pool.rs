@@ -55,7 +55,8 @@ impl PagePool {
     ///
     /// # Errors
     ///
-    /// Fails with the error of the open, with `FileTooLarge` past 4,294,967,295 pages, and in a forked child.
+    /// Fails with the error of the open, with `FileTooLarge` past 4,294,967,295 pages, with `OutOfMemory` if there is
+    /// none for the table of pages, and in a forked child.
     pub async fn open(&self, path: impl AsRef<Path>) -> io::Result<PoolFile> {
         self.core.check_process()?;
         let path = path.as_ref();

@@ -56,6 +56,13 @@ impl FileCore {
             );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
+        let table = entry::table(pages as usize).ok_or_else(|| {
+            let what = format!(
+                "{}: a table of {pages} pages; use larger pages",
+                path.display()
+            );
+            io::Error::new(io::ErrorKind::OutOfMemory, what)
+        })?;
         let id = pool
             .files
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -67,7 +74,7 @@ impl FileCore {
             id,
             direct,
             me: me.clone(),
-            table: entry::table(pages as usize),
+            table,
             last: pages.saturating_sub(1) as u32,
             last_bytes: (len - pages.saturating_sub(1) * pool.page_bytes as u64) as u32,
             loads: Mutex::default(),

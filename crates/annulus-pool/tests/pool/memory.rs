@@ -5,6 +5,7 @@ use std::sync::Arc;
 use annulus::Engine;
 use annulus_pool::PagePool;
 use annulus_testing::child_process::in_child;
+use annulus_testing::skip::skip;
 
 use crate::{OnDisk, PAGE, opened};
 
@@ -263,4 +264,24 @@ async fn a_task_whose_batches_are_all_in_memory_lets_others_run() {
         file.pages(&[0, 1]).await.unwrap();
     }
     assert!(other.is_finished());
+}
+
+#[test]
+fn a_file_whose_table_finds_no_memory_is_an_error() {
+    let name = "memory::a_file_whose_table_finds_no_memory_is_an_error";
+    in_child(name, || {
+        use nix::sys::resource::{Resource, setrlimit};
+
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("data");
+        let file = std::fs::File::create(&path).unwrap();
+        // A table of 8 GiB.
+        if let Err(error) = file.set_len(8 << 40) {
+            return skip(format_args!("no file of 8 TiB: {error}"));
+        }
+        let pool = crate::pool(&Engine::new().unwrap(), 4);
+        setrlimit(Resource::RLIMIT_AS, 4 << 30, 4 << 30).unwrap();
+        let error = pollster::block_on(pool.open(&path)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory, "{error}");
+    });
 }

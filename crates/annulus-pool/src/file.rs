@@ -200,8 +200,8 @@ impl PoolFile {
     /// Starts the reads of the pages after `page` that a range needs.
     fn start(&self, page: u32, offset: u64, bytes: usize) {
         let end = offset.saturating_add(bytes as u64);
-        let others = self.core.pages_of(&(offset..end));
-        for page in others.skip_while(|other| *other <= page).take(WINDOW) {
+        let others = page + 1..self.core.pages_of(&(offset..end)).end;
+        for page in others.take(WINDOW) {
             if self.core.entry(page).frame().is_none() && !self.core.prefetch(page) {
                 break;
             }

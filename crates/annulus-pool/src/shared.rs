@@ -244,6 +244,7 @@ impl Shared {
     fn evict_with(&self, mut evictor: MutexGuard<'_, Evictor>) {
         self.absorb(&mut evictor);
         let mut gone = evictor.free_limbo(self);
+        let before = gone.len();
         // Another thread may have made some free since the caller looked.
         let enough = self.reserve().max(1);
         let missing = enough.saturating_sub(self.arena.free() + gone.len());
@@ -262,7 +263,8 @@ impl Shared {
         }
         kept.into_iter()
             .for_each(|frame| evictor.queues.keep(frame));
-        self.counters.evict(gone.len(), evictor.limbo.len());
+        self.counters
+            .evict(gone.len() - before, evictor.limbo.len());
         drop(evictor);
         // Outside of the lock: the last reference to a file frees its pages, and a frame wakes who waits for it.
         drop(files);

@@ -285,3 +285,17 @@ fn a_file_whose_table_finds_no_memory_is_an_error() {
         assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory, "{error}");
     });
 }
+
+#[tokio::test]
+async fn pages_that_were_invalidated_while_they_were_held_do_not_count_as_evicted() {
+    let on_disk = OnDisk::new(9 * PAGE);
+    let (pool, file) = opened(&on_disk, 8).await;
+    let guard = file.page(0).await.unwrap();
+    file.invalidate(0..1);
+    drop(guard);
+    for number in 1..9 {
+        file.page(number).await.unwrap();
+    }
+    let stats = pool.stats();
+    assert_eq!(stats.resident as u64 + stats.evicted, 8, "{stats:?}");
+}

@@ -175,7 +175,7 @@ impl PoolFile {
         ))
     }
 
-    /// Starts to read the pages of a range that are not in memory, and returns at once. Reads ahead take at most an
+    /// Starts to read the pages of a range that are not in memory, and returns at once. Reads ahead take about an
     /// eighth of the frames at a time, and evict no page that is held. The first call for such a page ends its read.
     pub fn prefetch(&self, bytes: Range<u64>) {
         if self.core.pool.check_process().is_err() {

@@ -415,15 +415,15 @@ impl Shared {
         }
     }
 
-    /// Remembers a load that no one awaits. Returns `false`, and does nothing, if there are enough of them.
-    pub(crate) fn remember(&self, file: &Arc<FileCore>, page: u32) -> bool {
+    /// Returns whether there may be another load that no one awaits.
+    pub(crate) fn has_room_ahead(&self) -> bool {
         self.collect_prefetched();
-        let mut prefetched = lock(&self.prefetched);
-        if prefetched.len() >= (self.frames.len() / 8).max(1) {
-            return false;
-        }
-        prefetched.push_back((Arc::downgrade(file), page));
-        true
+        lock(&self.prefetched).len() < (self.frames.len() / 8).max(1)
+    }
+
+    /// Remembers a load that no one awaits.
+    pub(crate) fn remember(&self, file: &Arc<FileCore>, page: u32) {
+        lock(&self.prefetched).push_back((Arc::downgrade(file), page));
     }
 
     /// Ends all loads that no one awaits, if someone waits for a frame: they have some.

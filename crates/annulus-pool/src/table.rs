@@ -266,18 +266,22 @@ impl FileCore {
         let Some(me) = self.me.upgrade() else {
             return false;
         };
-        if !self.pool.remember(&me, page) {
-            return false;
+        let mut frame = None;
+        if self.pool.has_room_ahead() {
+            frame = self.pool.try_frame();
         }
-        let Some(frame) = self.pool.try_frame() else {
-            return false;
-        };
-        if let Some((load, _)) = self.load(page, Some(frame), false) {
-            self.go_on(page, &load, None);
+        let begins = frame.is_some();
+        if begins
+            && let Some((load, _)) = self.load(page, frame, false)
+            && !self.go_on(page, &load, None)
+        {
+            // Only now: a thread that finds a page without a load forgets it.
+            self.pool.remember(&me, page);
         }
-        // Someone who began to wait for a frame meanwhile may have overlooked this load.
+        // Someone who began to wait for a frame meanwhile may have overlooked this load, and the one that
+        // `has_room_ahead` looked at.
         self.pool.end_prefetches();
-        true
+        begins
     }
 
     /// Ends the load of a page that no one awaits: publishes it if it is ready, and gives up its frame otherwise.

@@ -153,3 +153,21 @@ fn pages_that_are_invalidated_beside_eviction_leave_memory() {
         assert_eq!(left, 0);
     });
 }
+
+/// The only frame has a page that was read ahead. A thread that reads ahead looks at its load, and puts it back.
+#[test]
+fn one_who_waits_for_a_frame_gets_that_of_a_page_that_was_read_ahead() {
+    let on_disk = OnDisk::new(4 * PAGE);
+    let engine = Engine::new().unwrap();
+    let pool = pool(&engine, 1);
+    let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+    for _ in 0..2000 {
+        file.invalidate(0..u64::MAX);
+        file.prefetch(0..1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..50).for_each(|_| file.prefetch(PAGE as u64..PAGE as u64 + 1)));
+            // It would wait indefinitely.
+            drop(file.page_blocking(2).unwrap());
+        });
+    }
+}

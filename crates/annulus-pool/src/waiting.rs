@@ -8,6 +8,7 @@ use annulus::buf::ArenaBuf;
 
 use crate::barrier;
 use crate::entry;
+use crate::forked;
 use crate::hazard;
 use crate::sync::{AtomicUsize, Ordering, lock};
 
@@ -72,6 +73,10 @@ pub(crate) fn leave(bufs: Vec<ArenaBuf>) {
 
 #[cold]
 fn look() {
+    // In a forked child that has made no pool, threads of the parent may hold the locks.
+    if forked::process() == 0 {
+        return;
+    }
     if barrier::is_fenced() {
         barrier::light(true);
         if WAITING.load(Ordering::Relaxed) == FENCED {

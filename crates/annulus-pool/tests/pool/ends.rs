@@ -2,6 +2,8 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use annulus::Engine;
@@ -139,4 +141,39 @@ fn a_forked_child_gets_errors_and_no_faults() {
             });
         },
     );
+}
+
+/// Threads of the parent hold locks at some of the forks.
+#[test]
+fn a_guard_ends_in_a_forked_child_while_threads_of_its_parent_wait_for_frames() {
+    let name = "ends::a_guard_ends_in_a_forked_child_while_threads_of_its_parent_wait_for_frames";
+    annulus_testing::child_process::in_child(name, || {
+        let on_disk = OnDisk::new(4 * PAGE);
+        let engine = Engine::new().unwrap();
+        let pool = pool(&engine, 2);
+        let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+        let held = Mutex::new(pollster::block_on(file.pages(&[0, 1])).unwrap());
+        let poll = |number| {
+            let mut waits = Box::pin(file.page(number));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(waits.as_mut().poll(&mut context).is_pending());
+            waits
+        };
+        let waits = poll(2);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        drop((poll(3), file.try_page(0)));
+                    }
+                });
+            }
+            for _ in 0..2000 {
+                annulus_testing::child_process::in_fork(|| held.lock().unwrap().clear());
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        drop(waits);
+    });
 }

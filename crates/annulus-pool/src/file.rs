@@ -188,8 +188,8 @@ impl PoolFile {
         }
     }
 
-    /// Removes the pages of a range from memory; those with guards as soon as they have none. Reads in flight are not
-    /// affected.
+    /// Removes the pages of a range from memory; those with guards as soon as they have none. Those who wait for a read
+    /// in flight get its bytes; later calls read again.
     pub fn invalidate(&self, bytes: Range<u64>) {
         if self.core.pool.check_process().is_ok() {
             let pages = self.core.pages_of(&bytes);

@@ -301,11 +301,13 @@ impl FileCore {
         }
     }
 
-    /// Removes an unfinished load.
-    fn forget(&self, loads: &mut BTreeMap<u32, Arc<Load>>, page: u32, load: &Load) {
-        loads.remove(&page);
-        let evicted = load.evicted;
-        self.entry(page).set(State::Absent { evicted });
+    /// Removes an unfinished load, unless its page was invalidated.
+    fn forget(&self, loads: &mut BTreeMap<u32, Arc<Load>>, page: u32, load: &Arc<Load>) {
+        if is_current(loads, page, load) {
+            loads.remove(&page);
+            let evicted = load.evicted;
+            self.entry(page).set(State::Absent { evicted });
+        }
     }
 
     /// Goes on with the load of a page. Returns whether there is none any more.
@@ -348,30 +350,37 @@ impl FileCore {
             page,
         };
         let mut loads = lock(&self.loads);
+        let is_awaited = load.is_awaited();
+        let is_current = is_current(&loads, page, load);
         // The last one who waited may have gone while this thread polled.
-        if !loads.get(&page).is_some_and(|one| Arc::ptr_eq(one, load)) {
+        if !is_current && !is_awaited {
             drop(loads);
             return;
         }
-        // No one joins from here on.
-        loads.remove(&page);
-        let is_awaited = load.is_awaited();
-        let outcome = match result {
+        let (outcome, state) = match result {
             Ok(buf) => {
                 let frame = self.pool.fill(buf, owner, is_awaited, load.evicted);
-                self.entry(page).set(State::Resident(frame));
-                Ok(frame)
+                (Ok(frame), State::Resident(frame))
             }
             Err(error) => {
                 Counters::add(&self.pool.counters.failed, 1);
                 let evicted = load.evicted;
-                self.entry(page).set(State::Absent { evicted });
                 let what = format!("reading page {page} of {}: {error}", self.path.display());
-                Err(Failure::new(&error, what))
+                (Err(Failure::new(&error, what)), State::Absent { evicted })
             }
         };
+        if is_current {
+            // No one joins from here on.
+            loads.remove(&page);
+            self.entry(page).set(state);
+        }
         let wakers = load.finish(outcome, by);
         drop(loads);
+        if let (false, State::Resident(frame)) = (is_current, state) {
+            // Its page was invalidated, so only those who wait get it.
+            self.pool
+                .remove(self.id, || vec![(page, frame)], |_, _| true);
+        }
         load::wake(wakers);
         if !is_awaited {
             self.pool.tell();
@@ -395,7 +404,20 @@ impl FileCore {
         }
     }
 
+    /// Removes pages from memory. Those who ask for one from now on read it again.
     pub(crate) fn remove(&self, pages: Range<u32>) {
+        let mut loads = lock(&self.loads);
+        let reading = loads.range(pages.clone());
+        let reading: Vec<_> = reading
+            .map(|(page, load)| (*page, Arc::clone(load)))
+            .collect();
+        for (page, load) in &reading {
+            self.forget(&mut loads, *page, load);
+        }
+        drop(loads);
+        // A load and the waker of its operation hold each other.
+        let unawaited = reading.iter().filter(|(_, load)| load.end_unless_awaited());
+        unawaited.for_each(|(_, load)| load.abandon());
         // A large file has more pages than the pool has frames.
         let resident = || {
             if pages.len() > self.pool.frame_count() {
@@ -417,14 +439,16 @@ impl Drop for FileCore {
     fn drop(&mut self) {
         if self.pool.is_here() {
             self.remove(0..self.table.len() as u32);
-            // A load and the waker of its operation hold each other.
-            let loads = std::mem::take(&mut *lock(&self.loads));
-            loads.into_values().for_each(|load| load.abandon());
         } else if let Ok(loads) = self.loads.get_mut() {
             // Their frames would take locks that threads of the parent may hold.
             std::mem::forget(std::mem::take(loads));
         }
     }
+}
+
+/// Returns whether a load is the one of its page: not if the page was invalidated since, or no one waited any more.
+fn is_current(loads: &BTreeMap<u32, Arc<Load>>, page: u32, load: &Arc<Load>) -> bool {
+    loads.get(&page).is_some_and(|one| Arc::ptr_eq(one, load))
 }
 
 /// Waits for a load.
@@ -487,10 +511,14 @@ impl Future for Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(load) = self.load.take()
-            && self.file.pool.is_here()
-        {
+        let Some(load) = self.load.take() else {
+            return;
+        };
+        if self.file.pool.is_here() {
             self.file.leave(self.page, &load, self.at);
+        } else {
+            // As in the drop of `FileCore`.
+            std::mem::forget(load);
         }
     }
 }

@@ -378,6 +378,33 @@ fn a_check_that_panics_fails_its_page_and_no_other_one() {
     }
 }
 
+#[test]
+fn calls_after_an_invalidation_read_again_beside_reads_in_flight() {
+    let on_disk = OnDisk::new(2 * PAGE);
+    let change = |byte| std::fs::write(&on_disk.path, vec![byte; 2 * PAGE]).unwrap();
+    let file = pollster::block_on(pool(&Engine::new().unwrap(), 8).open(&on_disk.path)).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    for byte in 1..50 {
+        change(byte);
+        file.prefetch(0..1);
+        let mut waits = pin!(file.page(1));
+        let polled = waits.as_mut().poll(&mut context);
+        // Usually the reads are done before the change, and no one has looked.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        change(byte + 1);
+        file.invalidate(0..2 * PAGE as u64);
+        for number in 0..2 {
+            assert_eq!(file.page_blocking(number).unwrap()[0], byte + 1, "{number}");
+        }
+        if polled.is_pending() {
+            let page = pollster::block_on(waits).unwrap();
+            assert!(page[0] == byte || page[0] == byte + 1);
+        }
+        assert_eq!(file.page_blocking(1).unwrap()[0], byte + 1);
+        file.invalidate(0..2 * PAGE as u64);
+    }
+}
+
 #[cfg(feature = "bytes")]
 #[tokio::test]
 async fn a_range_without_a_copy_has_the_bytes_and_lets_go_of_pages() {

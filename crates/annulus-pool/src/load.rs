@@ -34,7 +34,7 @@ struct State {
     detached: bool,
 }
 
-enum Waiter {
+pub(crate) enum Waiter {
     Waits(Option<Waker>),
     Gone,
 }
@@ -173,8 +173,8 @@ impl Load {
         state.wakers(by)
     }
 
-    /// Removes one who waits.
-    pub(crate) fn leave(&self, at: usize) -> Left {
+    /// Removes one who waits, whom the caller drops outside of its locks.
+    pub(crate) fn leave(&self, at: usize) -> (Left, Waiter) {
         let mut state = lock(&self.state);
         let waiter = std::mem::replace(&mut state.waiters[at], Waiter::Gone);
         state.vacant.push(at);
@@ -186,8 +186,7 @@ impl Load {
             None | Some(Err(_)) => Left::Others,
         };
         drop(state);
-        drop(waiter);
-        left
+        (left, waiter)
     }
 }
 

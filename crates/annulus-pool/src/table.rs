@@ -390,8 +390,9 @@ impl FileCore {
     /// Removes one who waited.
     fn leave(&self, page: u32, load: &Arc<Load>, at: usize) {
         let mut loads = lock(&self.loads);
-        match load.leave(at) {
-            Left::Others => {}
+        let (left, waiter) = load.leave(at);
+        match left {
+            Left::Others => drop(loads),
             Left::Page(frame) => {
                 drop(loads);
                 self.pool.unpin(frame);
@@ -402,6 +403,8 @@ impl FileCore {
                 load.abandon();
             }
         }
+        // A waker is foreign code.
+        drop(waiter);
     }
 
     /// Removes pages from memory. Those who ask for one from now on read it again.

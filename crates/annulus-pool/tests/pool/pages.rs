@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use annulus::{Backend, Engine};
-use annulus_pool::PagePool;
+use annulus_pool::{PagePool, PoolFile};
 use annulus_testing::faulty_fs::{Call, Fault, FaultyFs};
 use annulus_testing::skip::{root_or_skip, skip};
 
@@ -403,6 +403,34 @@ fn calls_after_an_invalidation_read_again_beside_reads_in_flight() {
         assert_eq!(file.page_blocking(1).unwrap()[0], byte + 1);
         file.invalidate(0..2 * PAGE as u64);
     }
+}
+
+#[test]
+fn a_waker_is_dropped_while_no_lock_is_held() {
+    struct Looks(PoolFile);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let _ = self.0.try_page(0);
+        }
+    }
+
+    let on_disk = OnDisk::new(PAGE);
+    let file = pollster::block_on(pool(&Engine::new().unwrap(), 4).open(&on_disk.path)).unwrap();
+    let waker = Waker::from(Arc::new(Looks(file.clone())));
+    let mut waits = Box::pin(file.page(0));
+    assert!(
+        waits
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    drop(waker);
+    // The page is being read, and this has the last waker.
+    drop(waits);
+    assert_eq!(&*file.page_blocking(0).unwrap(), on_disk.page(0));
 }
 
 #[cfg(feature = "bytes")]

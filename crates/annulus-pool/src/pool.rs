@@ -185,8 +185,18 @@ impl Builder {
             return invalid("a pool has at most 2,147,483,646 pages; use larger ones");
         }
         let layout = BufferLayout::new(frames, page_bytes).huge_pages(self.huge_pages);
-        let arena = self.engine.register_buffers(layout)?;
-        let core = Shared::new(self.engine, arena, page_bytes, self.check)?;
+        // In a forked child, the memory may have the address of its parent's. The guards of threads that the child does
+        // not have would hold frames.
+        let mut others = Vec::new();
+        let mut core = loop {
+            let arena = self.engine.register_buffers(layout)?;
+            let core = Shared::new(self.engine.clone(), arena, page_bytes)?;
+            if core.protected().is_empty() {
+                break core;
+            }
+            others.push(core);
+        };
+        core.check = self.check;
         Ok(PagePool {
             core: Arc::new(core),
         })

@@ -91,12 +91,7 @@ struct Unlinked {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        engine: Engine,
-        arena: Arena,
-        page_bytes: usize,
-        check: Option<Box<Check>>,
-    ) -> io::Result<Shared> {
+    pub(crate) fn new(engine: Engine, arena: Arena, page_bytes: usize) -> io::Result<Shared> {
         let frames = arena.layout().count;
         let base = Base::new(first_frame(&arena, page_bytes)?);
         let process = forked::prepare();
@@ -104,7 +99,7 @@ impl Shared {
             engine,
             arena,
             page_bytes,
-            check,
+            check: None,
             turn: async_lock::Mutex::new(()),
             counters: Counters::default(),
             hits: Hits::default(),
@@ -351,7 +346,7 @@ impl Shared {
     }
 
     /// Returns the frames that slots protect, sorted.
-    fn protected(&self) -> Vec<u32> {
+    pub(crate) fn protected(&self) -> Vec<u32> {
         let from = self.address(0);
         let found = hazard::in_range(from, from + self.frames.len() * self.page_bytes);
         let frames = found

@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::task::Poll;
 
 use annulus::Engine;
@@ -175,5 +175,33 @@ fn a_guard_ends_in_a_forked_child_while_threads_of_its_parent_wait_for_frames() 
             stop.store(true, Ordering::Relaxed);
         });
         drop(waits);
+    });
+}
+
+/// The kernel gives its memory the address of the parent's, and guards of the parent's threads never end there.
+#[test]
+fn a_pool_of_a_forked_child_has_all_its_frames() {
+    let name = "ends::a_pool_of_a_forked_child_has_all_its_frames";
+    annulus_testing::child_process::in_child(name, || {
+        let on_disk = OnDisk::new(4 * PAGE);
+        let parents = pool(&Engine::new().unwrap(), 1);
+        let file = pollster::block_on(parents.open(&on_disk.path)).unwrap();
+        let (held, end) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _guard = file.page_blocking(0).unwrap();
+                held.wait();
+                end.wait();
+            });
+            held.wait();
+            annulus_testing::child_process::in_fork(|| {
+                let pool = pool(&Engine::new().unwrap(), 1);
+                let file = pollster::block_on(pool.open(&on_disk.path)).unwrap();
+                for number in 0..4 {
+                    assert_eq!(&*file.page_blocking(number).unwrap(), on_disk.page(number));
+                }
+            });
+            end.wait();
+        });
     });
 }

@@ -132,7 +132,7 @@ impl AsRef<[u8]> for Page {
 impl Drop for Page {
     #[inline(always)]
     fn drop(&mut self) {
-        waiting::release(self.slot);
+        waiting::release(self.slot, self.bytes.addr().get());
     }
 }
 

@@ -37,11 +37,11 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Ends the protection of a slot.
+/// Ends the protection of the frame at `address` by a slot.
 #[inline(always)]
-pub(crate) fn release(slot: &AtomicUsize) {
+pub(crate) fn release(slot: &AtomicUsize, address: usize) {
     if entry::release_and_look(slot, &WAITING) {
-        look();
+        look(address);
     }
 }
 
@@ -68,11 +68,11 @@ pub(crate) fn leave(bufs: Vec<ArenaBuf>) {
     WAITING.fetch_add(count - 1, Ordering::Relaxed);
     entry::announce(&WAITING);
     lock(&LEFT).extend(bufs);
-    drop_left();
+    drop_left(|_| true);
 }
 
 #[cold]
-fn look() {
+fn look(address: usize) {
     // In a forked child that has made no pool, threads of the parent may hold the locks.
     if forked::process() == 0 {
         return;
@@ -88,13 +88,14 @@ fn look() {
         .iter()
         .filter_map(Weak::upgrade)
         .for_each(|core| core.tell());
-    drop_left();
+    drop_left(|frame| frame == address);
 }
 
-/// Drops the memory of ended pools that no guard protects any more.
-fn drop_left() {
+/// Drops the memory of ended pools that no guard protects any more, if a frame there is at such an address: not for
+/// each guard of the other pools, because the barrier interrupts all processors.
+fn drop_left(is_meant: impl Fn(usize) -> bool) {
     let mut left = lock(&LEFT);
-    if left.is_empty() || !barrier::heavy() {
+    if !left.iter().any(|buf| is_meant(buf.stable_ptr().addr())) || !barrier::heavy() {
         return;
     }
     let protected = hazard::in_range(0, usize::MAX);

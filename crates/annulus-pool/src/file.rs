@@ -88,6 +88,7 @@ impl PoolFile {
     }
 
     /// Returns a page, and blocks the thread while it is read. Not for asynchronous tasks: they block their executor.
+    /// On a core of Annulus's runtime and in a waker it waits indefinitely, because that thread ends the reads.
     ///
     /// # Errors
     ///

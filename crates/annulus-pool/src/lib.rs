@@ -34,6 +34,8 @@
 //! - **Guards hold frames.** A task that holds pages and waits for others waits indefinitely if all frames are held so.
 //!   [`PoolFile::pages`] takes several without that.
 //! - **Forks.** A forked child has no frames: every call fails there, and the bytes of a guard are an error.
+//! - **Filters.** A seccomp filter that refuses `membarrier(2)` has to be there before the first pool. With a later one
+//!   no page leaves memory any more, and reads wait indefinitely for a frame.
 //! - **Memory** is taken when the pool is made, and not given back under pressure, as the page cache would.
 
 #![cfg_attr(

@@ -113,7 +113,8 @@ pin_project_lite::pin_project! {
         // `None` after completion.
         #[pin]
         future: Option<F>,
-        end: Arc<End<F::Output>>,
+        // `None` after completion.
+        end: Option<Arc<End<F::Output>>>,
         // The value of `ABORTS` at the last check; 0 before the first poll.
         aborts: u64,
     }
@@ -132,7 +133,7 @@ impl<F: Future> ReportedTask<F> {
     pub(super) fn new(future: F, end: Arc<End<F::Output>>) -> ReportedTask<F> {
         ReportedTask {
             future: Some(future),
-            end,
+            end: Some(end),
             aborts: 0,
         }
     }
@@ -145,7 +146,10 @@ impl<F: Future> ReportedTask<F> {
             (Err(panic), Ok(_)) => Err(JoinError(Reason::Panicked(panic))),
             (_, outcome) => outcome,
         };
-        this.end.report(outcome);
+        if let Some(end) = this.end.take() {
+            // Without a handle, this drops the value. A panic outside of a poll would end the process.
+            contain(move || end.report(outcome));
+        }
     }
 }
 
@@ -154,14 +158,17 @@ impl<F: Future> Future for ReportedTask<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.as_mut().project();
+        let Some(end) = this.end else {
+            return Poll::Ready(());
+        };
         let aborts = ABORTS.load(Ordering::Acquire);
         if *this.aborts != aborts {
             if *this.aborts == 0 {
-                this.end.lock().task = Some(context.waker().clone());
+                end.lock().task = Some(context.waker().clone());
             }
             *this.aborts = aborts;
             // Check after storing the waker: the aborting thread sets the flag first, and then wakes the task.
-            if this.end.aborted.load(Ordering::Acquire) {
+            if end.aborted.load(Ordering::Acquire) {
                 self.report(Err(JoinError(Reason::Aborted)));
                 return Poll::Ready(());
             }

@@ -93,6 +93,21 @@ fn a_panic_in_a_drop_ends_one_task_and_no_core() {
     });
 }
 
+/// Without a handle, the task drops its value.
+#[test]
+fn a_value_that_panics_in_its_drop_harms_no_core() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            drop(runtime::spawn(async { Fragile }));
+            drop(runtime::handle().spawn_on(0, || async { Fragile }));
+            runtime::yield_now().await;
+            runtime::yield_now().await;
+            runtime::spawn(async { 3 }).await.unwrap()
+        });
+        assert_eq!(ended.unwrap(), 3);
+    });
+}
+
 /// A foreign waker that panics.
 struct Explosive(#[allow(dead_code, reason = "it is dropped")] DropGuard);
 

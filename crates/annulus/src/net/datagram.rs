@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode, check_lent};
 use crate::driver::core::{
@@ -17,12 +18,16 @@ use crate::metrics::OperationNumber;
 use crate::op::{MessageInfo, ReceiveQueue, ReceivedMessage, RecvMessage, SendMessage, Shape};
 use crate::sys::engine_error::{EngineError, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, ENOBUFS};
-use crate::sys::net::Address;
+use crate::sys::net::{self, Address};
 use crate::sys::sqe::Cqe;
+use crate::time::sleep;
 
 /// Number of unread datagrams from which on a socket stops receiving. The kernel queues further ones, and drops them
 /// when its buffer is full.
 const QUEUED_MAX: usize = 64;
+
+/// Pause before the next attempt to send to a Unix socket whose queue was full.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Describes a datagram that was received into a buffer.
 ///
@@ -96,6 +101,9 @@ pub(super) struct DatagramReceiver {
     starved: Cell<bool>,
     one: RefCell<Option<One>>,
     waiters: WaitersCell,
+    /// Datagrams go to a Unix socket that is not connected to this one. If its queue is full, they are tried again:
+    /// epoll does not report space in it (trap 69), and a ring sends an empty datagram (trap 70).
+    pub(super) to_path: Cell<bool>,
 }
 
 /// The right to receive on the socket.
@@ -126,13 +134,28 @@ impl DatagramReceiver {
             starved: Cell::new(false),
             one: RefCell::default(),
             waiters: WaitersCell::default(),
+            to_path: Cell::new(false),
         })
     }
 
     /// Sends one datagram; `None` sends to the connected peer.
-    pub(super) async fn send<B: IoBuf>(&self, buf: B, to: Option<&Address>) -> WholeResult<B> {
-        let op = SendMessage::new(Rc::clone(&self.socket), buf, to);
-        SocketOperation::new(Rc::clone(&self.core), op).await
+    pub(super) async fn send<B: IoBuf>(&self, mut buf: B, to: Option<&Address>) -> WholeResult<B> {
+        let tries_once = self.to_path.get() || to.is_some_and(net::is_path);
+        loop {
+            let op = SendMessage::new(Rc::clone(&self.socket), buf, to, tries_once);
+            let sent = SocketOperation::new(Rc::clone(&self.core), op).await;
+            match sent {
+                Err(error) if tries_once && error.error().kind() == io::ErrorKind::WouldBlock => {
+                    let (error, back) = error.into_parts();
+                    let Some(back) = back else {
+                        return Err(BufError::new(error, None));
+                    };
+                    buf = back;
+                    sleep(FULL_PAUSE).await;
+                }
+                sent => return sent,
+            }
+        }
     }
 
     /// Receives one datagram into `buf`. A dropped receive leaves its datagram to the next one. Receives of several

@@ -114,10 +114,13 @@ impl UnixDatagram {
     pub async fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let address = net::unix(path.as_ref())?;
         let connect = Connect::new(Rc::clone(&self.0.socket), address);
-        SocketOperation::new(Rc::clone(&self.0.core), connect).await
+        SocketOperation::new(Rc::clone(&self.0.core), connect).await?;
+        self.0.to_path.set(true);
+        Ok(())
     }
 
-    /// Sends `buf` as one datagram to the socket at `path` and returns it.
+    /// Sends `buf` as one datagram to the socket at `path` and returns it. Waits while the queue of that socket is
+    /// full; a future that is dropped meanwhile sends nothing.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {

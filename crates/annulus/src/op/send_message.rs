@@ -8,13 +8,13 @@
 use std::io;
 use std::rc::Rc;
 
-use super::{Interest, Op, OpInfo, Returns, SocketOp, table};
+use super::{Interest, Op, OpInfo, Resume, Returns, SocketOp, retry_interrupted, table};
 use crate::buf::IoBuf;
 use crate::error::{BufError, WholeResult};
 use crate::fd::Socket;
-use crate::sys::errno::check;
+use crate::sys::errno::{EAGAIN, check};
 use crate::sys::message::MessageHeader;
-use crate::sys::net::{self, Address, Message};
+use crate::sys::net::{self, Address, MSG_DONTWAIT, Message};
 use crate::sys::sqe::{Sqe, opcode};
 
 /// Sends one datagram.
@@ -22,14 +22,22 @@ pub(crate) struct SendMessage<B> {
     socket: Rc<Socket>,
     buf: B,
     header: Box<MessageHeader>,
+    /// A full queue of the receiver is a result (EAGAIN).
+    tries_once: bool,
 }
 
 impl<B: IoBuf> SendMessage<B> {
-    pub(crate) fn new(socket: Rc<Socket>, buf: B, to: Option<&Address>) -> SendMessage<B> {
+    pub(crate) fn new(
+        socket: Rc<Socket>,
+        buf: B,
+        to: Option<&Address>,
+        tries_once: bool,
+    ) -> SendMessage<B> {
         SendMessage {
             socket,
             buf,
             header: MessageHeader::to(to),
+            tries_once,
         }
     }
 
@@ -48,7 +56,15 @@ unsafe impl<B: IoBuf> Op for SendMessage<B> {
         Sqe {
             addr: self.message() as u64,
             len: 1,
+            op_flags: if self.tries_once { MSG_DONTWAIT } else { 0 },
             ..Sqe::new(opcode::SENDMSG, self.socket.raw())
+        }
+    }
+
+    fn resume(&mut self, res: i32) -> Resume {
+        match self.tries_once && res == -EAGAIN {
+            true => Resume::Done(res),
+            false => retry_interrupted(res),
         }
     }
 
@@ -82,5 +98,9 @@ impl<B: IoBuf> SocketOp for SendMessage<B> {
         let message = self.message();
         // SAFETY: Lent and Open: the op owns all of it, and is not touched during the call.
         unsafe { net::send_message(self.socket.raw(), message) }
+    }
+
+    fn is_unready(&self, res: i32) -> bool {
+        res == -EAGAIN && !self.tries_once
     }
 }

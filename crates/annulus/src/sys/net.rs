@@ -23,6 +23,8 @@ use crate::narrow::to_u32;
 
 /// `MSG_WAITALL`: a send continues until all bytes are sent, if the kernel supports that.
 pub(crate) const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
+/// `MSG_DONTWAIT`: fails with `EAGAIN` in place of a wait.
+pub(crate) const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 /// `MSG_MORE`: more data or the end follows immediately. The kernel may delay an incomplete segment until then.
 pub(crate) const MSG_MORE: u32 = libc::MSG_MORE as u32;
 /// `SOCK_CLOEXEC`, for `accept4`.
@@ -375,6 +377,11 @@ pub(crate) fn abort(fd: RawFd) {
         // A refusal with ENOTCONN means that there is no connection.
         let _ = shutdown(fd, Shutdown::Both);
     }
+}
+
+/// Returns whether `address` is that of a Unix socket.
+pub(crate) fn is_path(address: &Address) -> bool {
+    address.address_family() == AddressFamily::UNIX
 }
 
 /// Takes ownership of a descriptor that an accept returned.

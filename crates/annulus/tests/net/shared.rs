@@ -87,3 +87,38 @@ fn a_connect_to_a_full_backlog_does_not_wait_forever() {
         drop(first);
     });
 }
+
+/// The queue is full of datagrams of another sender, whose receipt reports nothing to this one.
+#[test]
+fn a_datagram_to_a_path_is_sent_when_its_receiver_has_space() {
+    for is_connected in [false, true] {
+        for_each_way(move |_| async move {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket");
+            let receiver = UnixDatagram::bind(&path).unwrap();
+            let other = std::os::unix::net::UnixDatagram::unbound().unwrap();
+            other.set_nonblocking(true).unwrap();
+            let mut left = 0;
+            while other.send_to(b"fill", &path).is_ok() {
+                left += 1;
+            }
+            let sender = UnixDatagram::unbound().unwrap();
+            if is_connected {
+                sender.connect(&path).await.unwrap();
+            }
+            let mut send = Box::pin(async {
+                match is_connected {
+                    true => sender.send("here").await,
+                    false => sender.send_to("here", &path).await,
+                }
+            });
+            assert!(polled(send.as_mut(), 3).await.is_none());
+            while left > 0 {
+                receiver.recv(vec![0; 4]).await.unwrap();
+                left -= 1;
+            }
+            send.await.unwrap();
+            assert_eq!(receiver.recv(vec![0; 4]).await.unwrap().1, b"here");
+        });
+    }
+}

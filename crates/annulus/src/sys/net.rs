@@ -384,6 +384,11 @@ pub(crate) fn is_path(address: &Address) -> bool {
     address.address_family() == AddressFamily::UNIX
 }
 
+/// Returns whether `fd` is a Unix socket.
+pub(crate) fn is_unix(fd: RawFd) -> bool {
+    sockopt::socket_domain(borrow_fd(fd)) == Ok(AddressFamily::UNIX)
+}
+
 /// Takes ownership of a descriptor that an accept returned.
 pub(crate) fn accepted(res: i32) -> OwnedFd {
     // SAFETY: Open: the kernel has just created it for the caller, and it is not used elsewhere.

@@ -16,8 +16,8 @@ pub(crate) struct Readiness {
     pub(crate) readable: bool,
     /// There is space in the send buffer, or an error.
     pub(crate) writable: bool,
-    /// The peer has ended the stream; no data follows what has already arrived.
-    pub(crate) ended: bool,
+    /// The stream has ended, or has urgent data. A short receive then does not mean that the socket is empty.
+    pub(crate) may_have_rest: bool,
 }
 
 /// An epoll instance and its events.
@@ -43,6 +43,7 @@ impl Poller {
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::PRI
             | epoll::EventFlags::ET;
         self.add_as(fd, token, flags)
     }
@@ -96,7 +97,7 @@ impl Poller {
             token: data.u64(),
             readable: flags.intersects(Is::IN | Is::RDHUP | broken),
             writable: flags.intersects(Is::OUT | broken),
-            ended: flags.intersects(Is::RDHUP | Is::HUP),
+            may_have_rest: flags.intersects(Is::RDHUP | Is::HUP | Is::PRI),
         })
     }
 }

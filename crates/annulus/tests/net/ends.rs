@@ -1,15 +1,18 @@
 //! The ends of connections: of one direction, by a reset, by the death of the peer.
 
-use std::io::Write;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use annulus::net::{TcpListener, TcpStream};
+use annulus::net::{TcpListener, TcpStream, UnixStream};
 use annulus::runtime::{spawn, yield_now};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::bytes::{Expected, ask, bytes, receive_all};
+use crate::dropped::polled;
 use crate::echo::{connection, listen, serve};
 use crate::fixtures::for_each_way;
 use crate::kernel::{all_but, close_wait};
@@ -154,5 +157,69 @@ fn thousands_of_resets_disturb_no_other_and_leave_nothing() {
         all_but(3, address.port()).await;
         assert_eq!(close_wait(address.port()), 0);
         serving.abort();
+    });
+}
+
+/// Receives `bytes` in one of the three ways.
+async fn receive_by(way: u32, stream: &TcpStream, bytes: usize) -> Vec<u8> {
+    match way {
+        0 => stream.recv_exact(vec![0; bytes]).await.unwrap(),
+        1 => {
+            let mut got = Vec::new();
+            while got.len() < bytes {
+                let chunk = stream.recv_multishot().next().await.unwrap().unwrap();
+                got.extend_from_slice(&chunk);
+            }
+            got
+        }
+        _ => {
+            let mut got = Vec::new();
+            while got.len() < bytes {
+                let (more, buf) = stream.recv(vec![0; bytes]).await.unwrap();
+                got.extend_from_slice(&buf[..more]);
+            }
+            got
+        }
+    }
+}
+
+/// A receive stops at urgent data. With epoll one event reports what is before and behind it.
+#[test]
+fn data_behind_urgent_data_is_received() {
+    for_each_way(|_| async {
+        let (listener, _) = listen();
+        for way in 0..6 {
+            let (mut client, server) = with_std(&listener).await;
+            client.set_nodelay(true).unwrap();
+            for _ in 0..3 {
+                let mut receive = Box::pin(receive_by(way % 3, &server, 10));
+                assert!(polled(receive.as_mut(), 3).await.is_none());
+                client.write_all(b"first").unwrap();
+                rustix::net::send(&client, b"!", SendFlags::OOB).unwrap();
+                client.write_all(b"later").unwrap();
+                assert_eq!(receive.await, b"firstlater");
+            }
+        }
+    });
+}
+
+/// A receive on a Unix stream stops behind a message with descriptors.
+#[test]
+fn data_behind_a_message_with_descriptors_is_received() {
+    for_each_way(|_| async {
+        let (mut near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let far = UnixStream::from_std(far).unwrap();
+        for _ in 0..3 {
+            let mut receive = Box::pin(far.recv_exact(vec![0; 10]));
+            assert!(polled(receive.as_mut(), 3).await.is_none());
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let descriptors = [near.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let first = [IoSlice::new(b"first")];
+            sendmsg(&near, &first, &mut control, SendFlags::empty()).unwrap();
+            near.write_all(b"later").unwrap();
+            assert_eq!(receive.await.unwrap(), b"firstlater");
+        }
     });
 }

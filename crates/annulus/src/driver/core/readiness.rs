@@ -23,6 +23,7 @@ use crate::op::{Interest, Refusals, Resume, SocketOp};
 use crate::sys::call::{self, borrow_fd};
 use crate::sys::engine_error::EngineError;
 use crate::sys::errno::{EAGAIN, ECANCELED};
+use crate::sys::net;
 use crate::sys::poller::Poller;
 
 /// The notifier's token among the polled descriptors.
@@ -49,8 +50,9 @@ struct ReadySource {
     /// Detached operations to be continued in order when the socket is writable. A stream has at most one, because its
     /// sends are serialised; datagram sends are independent.
     rest: VecDeque<Box<dyn Unfinished>>,
-    /// True if the end of the stream was reported together with the last data. It is not reported again.
-    ended: bool,
+    /// True if a short receive may leave something that is not reported again: the end of the stream, data behind
+    /// urgent data, or data behind a message of a Unix stream that had descriptors (trap 71).
+    may_have_rest: bool,
 }
 
 /// A detached operation that has not completed.
@@ -158,14 +160,14 @@ impl Readiness {
         self.with_side(socket, interest, |side| side.ready = false);
     }
 
-    /// Notes that the last receive got less than its buffer holds. The socket is then empty unless the stream has
-    /// ended.
+    /// Notes that the last receive got less than its buffer holds. The socket is then empty, except where
+    /// `may_have_rest` is set.
     #[inline]
     pub(super) fn emptied(&self, socket: &Socket) {
         if let Some(index) = socket.watched()
             && let Some(source) = self.sources.borrow_mut().get_mut(index as usize)
         {
-            source.read.ready = source.ended;
+            source.read.ready = source.may_have_rest;
         }
     }
 
@@ -205,7 +207,7 @@ impl Readiness {
             read: Side::NEW,
             write: Side::NEW,
             rest: VecDeque::new(),
-            ended: false,
+            may_have_rest: net::is_unix(socket.raw()),
         });
         let token = u64::from(generation) << 32 | index as u64;
         let added = self.poller.borrow().add(borrow_fd(socket.raw()), token);
@@ -255,8 +257,8 @@ impl Readiness {
                 self.reactor_ready.set(true);
                 continue;
             }
-            if ready.ended {
-                self.with_source(ready.token, |source| source.ended = true);
+            if ready.may_have_rest {
+                self.with_source(ready.token, |source| source.may_have_rest = true);
             }
             if ready.readable {
                 self.change(ready.token, Interest::Read);

@@ -30,6 +30,10 @@ pub(crate) struct Poller {
 /// tasks run, and large enough that the cost of the call per event is negligible.
 const EVENTS_MAX: usize = 256;
 
+/// The longest wait of one call, ns: 24 days. `epoll_wait` takes 31 bits of milliseconds; the call that takes more is
+/// missing before Linux 5.11 and under some filters (trap 72).
+const WAIT_NS_MAX: u64 = 0x7fff_ffff * 1_000_000;
+
 impl Poller {
     pub(crate) fn new() -> io::Result<Poller> {
         Ok(Poller {
@@ -64,9 +68,9 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits at most `timeout_ns` for a descriptor to become ready. A signal also ends the wait.
+    /// Waits at most `timeout_ns`, and at most 24 days, for a descriptor to become ready. A signal also ends the wait.
     pub(crate) fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
-        let timeout = timeout_ns.map(timespec);
+        let timeout = timeout_ns.map(|ns| timespec(ns.min(WAIT_NS_MAX)));
         self.events.clear();
         let spare = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.epoll, spare, timeout.as_ref()) {

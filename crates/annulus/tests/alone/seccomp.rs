@@ -170,3 +170,36 @@ fn operations_that_get_no_thread_fail_with_a_hint() {
         },
     );
 }
+
+/// Linux before 5.11 lacks the call, and so do some filters that forbid io_uring.
+#[cfg(feature = "net")]
+#[test]
+fn sockets_beside_a_timer_that_is_far_away_need_no_newer_call_than_epoll_pwait() {
+    use std::time::Duration;
+
+    use annulus::net::UnixStream;
+    use annulus::runtime::Runtime;
+    use annulus::time::{sleep, timeout};
+
+    in_child(
+        "seccomp::sockets_beside_a_timer_that_is_far_away_need_no_newer_call_than_epoll_pwait",
+        || {
+            refuse(libc::SYS_epoll_pwait2, libc::ENOSYS);
+            let builder = Runtime::builder().backend(Backend::Fallback);
+            let received = builder.block_on(async {
+                let (near, far) = UnixStream::pair().unwrap();
+                let send = async {
+                    sleep(Duration::from_millis(1)).await;
+                    near.send_all("hello").await.unwrap();
+                };
+                let receive = timeout(Duration::MAX, far.recv_exact(vec![0; 5]));
+                futures_lite::future::zip(receive, send)
+                    .await
+                    .0
+                    .unwrap()
+                    .unwrap()
+            });
+            assert_eq!(received.unwrap(), b"hello");
+        },
+    );
+}

@@ -30,6 +30,11 @@ impl<B: IoBufMut> Filling<B> {
         self.done == self.whole
     }
 
+    #[cfg(feature = "net")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.done == 0
+    }
+
     /// Copies as much of `bytes` as fits, and returns the number of bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.whole - self.done);

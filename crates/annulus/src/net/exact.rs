@@ -54,7 +54,11 @@ impl<B: IoBufMut> Future for RecvExact<'_, B> {
         while !filling.is_full() && outcome.is_ok() {
             match ready!(this.receiver.poll_next(context)) {
                 Some(Ok(mut chunk)) => {
+                    let is_first = filling.is_empty();
                     let taken = filling.push(&chunk);
+                    if is_first {
+                        this.receiver.hold();
+                    }
                     this.receiver.core.charge(taken);
                     chunk.advance(taken);
                     if !chunk.is_empty() {
@@ -64,6 +68,9 @@ impl<B: IoBufMut> Future for RecvExact<'_, B> {
                 Some(Err(error)) => outcome = Err(error),
                 None => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
             }
+        }
+        if !filling.is_empty() {
+            this.receiver.release();
         }
         let buf = this.filling.take().map(Filling::into_buf);
         Poll::Ready(match (outcome, buf) {
@@ -80,6 +87,7 @@ impl<B: IoBufMut> Drop for RecvExact<'_, B> {
             && let filled = filling.filled()
             && !filled.is_empty()
         {
+            self.receiver.release();
             self.receiver.unread(Chunk::copy_of(filled));
         }
     }

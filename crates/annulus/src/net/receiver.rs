@@ -41,6 +41,8 @@ pub(super) struct Receiver {
     queued_bytes: Cell<usize>,
     /// The receive that is under way.
     under_way: RefCell<UnderWay>,
+    /// The number of receives that hold bytes, which they put back if they are dropped.
+    held: Cell<u32>,
     /// The last direct receive got everything there was. The next one waits for readiness first.
     emptied: Cell<bool>,
     /// The state of the stream after the queued data.
@@ -85,6 +87,7 @@ impl Receiver {
             queue: RefCell::default(),
             queued_bytes: Cell::new(0),
             under_way: RefCell::new(UnderWay::Nothing),
+            held: Cell::new(0),
             emptied: Cell::new(false),
             end: Cell::new(End::Open),
             policy: Cell::new(ReceivePolicy::NEW),
@@ -102,6 +105,21 @@ impl Receiver {
                 *self.under_way.borrow(),
                 UnderWay::Nothing | UnderWay::Wait(_)
             )
+    }
+
+    /// Returns whether the kernel may receive into a caller's buffer: nothing can come before that.
+    pub(super) fn may_receive_into(&self) -> bool {
+        self.is_idle() && self.held.get() == 0
+    }
+
+    /// Counts a receive that holds bytes.
+    pub(super) fn hold(&self) {
+        self.held.set(self.held.get() + 1);
+    }
+
+    /// Counts a receive that holds no bytes any more.
+    pub(super) fn release(&self) {
+        self.held.set(self.held.get() - 1);
     }
 
     #[inline]
@@ -156,6 +174,7 @@ impl Receiver {
         if let Some(second) = self.first.replace(Some(chunk)) {
             self.queue.borrow_mut().push_front(second);
         }
+        self.waiters.wake();
     }
 
     /// Returns the next chunk; `None` at the end. An error is returned once, followed by the end.
@@ -258,7 +277,7 @@ impl Receiver {
         match operation.poll(context) {
             Poll::Pending => {
                 self.set_under_way(UnderWay::Separate(operation));
-                Poll::Pending
+                self.wait(context)
             }
             Poll::Ready(Ok((0, _))) => {
                 self.end.set(End::Closed);
@@ -317,7 +336,7 @@ impl Receiver {
                 return Poll::Ready(Some(Err(error)));
             }
             if !self.core.may_be_ready(&self.socket, Interest::Read) {
-                return Poll::Pending;
+                return self.wait(context);
             }
         }
     }

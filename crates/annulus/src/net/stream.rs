@@ -206,7 +206,7 @@ impl<B: IoBufMut> Future for Recv<'_, B> {
             return Poll::Ready(Err(BufError::new(error, Some(buf))));
         }
         if let RecvState::Fresh(_) = this.state
-            && receiver.is_idle()
+            && receiver.may_receive_into()
             && let RecvState::Fresh(buf) = std::mem::replace(&mut this.state, RecvState::Over)
         {
             let op = op::Recv::new(Rc::clone(&this.stream.socket), buf, receiver.take_permit());

@@ -195,6 +195,55 @@ fn many_tasks_that_wait_until_a_stream_is_readable_are_all_woken() {
     });
 }
 
+/// Bytes that a task gives back are for the tasks that wait meanwhile; no others arrive.
+#[test]
+fn bytes_that_are_put_back_wake_the_tasks_that_wait() {
+    for bulk in [false, true] {
+        for_each_way(move |_| async move {
+            let (client, server) = if bulk {
+                bulky().await
+            } else {
+                connection().await
+            };
+            let server = Rc::new(server);
+            let same = Rc::clone(&server);
+            let exact = spawn(async move { same.recv_exact(vec![0; 5]).await.map(drop) });
+            run_others().await;
+            client.send_all("here").await.unwrap();
+            while rustix::io::ioctl_fionread(server.options()).unwrap() > 0 {
+                run_others().await;
+            }
+            run_others().await;
+            let waits: Vec<_> = (0..2)
+                .map(|_| {
+                    let server = Rc::clone(&server);
+                    spawn(async move { server.recv(vec![0; 2]).await.unwrap().1 })
+                })
+                .collect();
+            run_others().await;
+            exact.abort();
+            let mut got = Vec::new();
+            for task in waits {
+                got.extend(task.await.unwrap());
+            }
+            got.sort_unstable();
+            assert_eq!(got, b"eehr");
+
+            let held = spawn(async move {
+                client.send_all("here").await.unwrap();
+                client
+            });
+            let chunk = server.recv_multishot().next().await.unwrap().unwrap();
+            let _client = held.await.unwrap();
+            let same = Rc::clone(&server);
+            let waits = spawn(async move { same.recv_exact(vec![0; 4]).await.unwrap() });
+            run_others().await;
+            server.recv_multishot().unread(chunk);
+            assert_eq!(waits.await.unwrap(), b"here");
+        });
+    }
+}
+
 #[test]
 fn a_datagram_of_a_receive_that_was_dropped_comes_before_the_next() {
     for polls in 1..4 {

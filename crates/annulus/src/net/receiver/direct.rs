@@ -52,7 +52,7 @@ impl Receiver {
                         self.change_policy(ReceivePolicy::end_large);
                         return None;
                     }
-                    Poll::Pending => return Some(Poll::Pending),
+                    Poll::Pending => return Some(self.wait(context)),
                 }
             }
             if self.core.may_be_ready(&self.socket, Interest::Read) {
@@ -94,7 +94,7 @@ impl Receiver {
                 return Some(Poll::Ready(Err(error)));
             }
             if !self.core.may_be_ready(&self.socket, Interest::Read) {
-                return Some(Poll::Pending);
+                return Some(self.wait(context));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Readiness of any descriptor, and transfers between two descriptors within the kernel.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -108,6 +109,7 @@ pub(super) async fn ready(
 impl Stream {
     /// Data that has been received but not read counts as readable.
     pub(super) async fn readable(&self) -> io::Result<()> {
+        poll_fn(|context| self.receiver.poll_under_way(context)).await;
         if !self.receiver.is_idle() {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 mod direct;
 mod mode;
@@ -18,7 +18,7 @@ use crate::fd::Socket;
 use crate::item_stream::item_stream;
 use crate::metrics::OperationNumber;
 use crate::op::{self, Interest, ReceiveKind, ReceivePermit, Recv, UnreadBuffer, recv_into_group};
-use crate::sys::engine_error::{EngineError, error_of};
+use crate::sys::engine_error::{EngineError, code_of, error_of};
 use crate::sys::errno::{EAGAIN, ECANCELED, EINTR, EINVAL, EIO, ENOBUFS};
 use crate::sys::on_core::OnCore;
 use crate::sys::sqe::Cqe;
@@ -105,6 +105,19 @@ impl Receiver {
                 *self.under_way.borrow(),
                 UnderWay::Nothing | UnderWay::Wait(_)
             )
+    }
+
+    /// Waits while a receive is under way, and keeps its data for the next receive.
+    pub(super) fn poll_under_way(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<()> {
+        let is_over = self.queued_bytes.get() > 0 || self.end.get() != End::Open;
+        if !is_over && !self.is_idle() {
+            match ready!(self.poll_next(context)) {
+                Some(Ok(chunk)) => self.unread(chunk),
+                Some(Err(error)) => self.keep_error(code_of(&error).unwrap_or(EIO)),
+                None => {}
+            }
+        }
+        Poll::Ready(())
     }
 
     /// Returns whether the kernel may receive into a caller's buffer: nothing can come before that.

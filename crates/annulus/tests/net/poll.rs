@@ -10,6 +10,7 @@ use annulus::net::{Descriptor, UnixStream};
 use annulus::runtime::spawn;
 use annulus::time::{sleep, timeout};
 
+use crate::dropped::polled;
 use crate::fixtures::for_each_way;
 
 #[test]
@@ -86,6 +87,34 @@ fn a_stream_is_readable_without_anything_being_taken_from_it() {
         other.readable().await.unwrap();
         let (bytes, buf) = other.recv(vec![0; 8]).await.unwrap();
         assert_eq!(&buf[..bytes], b"hello");
+        drop(one);
+        other.readable().await.unwrap();
+        let (bytes, _) = other.recv(vec![0; 8]).await.unwrap();
+        assert_eq!(bytes, 0, "that is the end");
+    });
+}
+
+/// A dropped receive may still be under way. The stream is readable when that has received data.
+#[test]
+fn a_stream_with_a_dropped_receive_is_readable_when_there_is_data() {
+    for_each_way(|_| async {
+        let (one, other) = UnixStream::pair().unwrap();
+        for way in [0, 0, 1, 1, 2, 2] {
+            let dropped = match way {
+                0 => polled(other.recv_multishot().next(), 3).await.is_none(),
+                1 => polled(other.recv(vec![0; 8]), 3).await.is_none(),
+                _ => polled(other.recv_exact(vec![0; 8]), 3).await.is_none(),
+            };
+            assert!(dropped, "there is nothing yet");
+            let waited = timeout(Duration::from_millis(2), other.readable()).await;
+            assert!(waited.is_err(), "there is still nothing");
+            let (sent, ready) =
+                futures_lite::future::zip(one.send_all("hello"), other.readable()).await;
+            sent.unwrap();
+            ready.unwrap();
+            assert_eq!(other.recv_exact(vec![0; 5]).await.unwrap(), b"hello");
+        }
+        drop(polled(other.recv_multishot().next(), 3).await);
         drop(one);
         other.readable().await.unwrap();
         let (bytes, _) = other.recv(vec![0; 8]).await.unwrap();

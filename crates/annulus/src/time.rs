@@ -77,6 +77,7 @@ pub fn sleep(time: Duration) -> Sleep {
     Sleep {
         at_ns: now_ns().saturating_add(to_ns(time)),
         armed: None,
+        has_yielded: false,
     }
 }
 
@@ -106,6 +107,9 @@ pub fn sleep(time: Duration) -> Sleep {
 pub struct Sleep {
     at_ns: u64,
     armed: Option<Armed>,
+    /// True if it has yielded because the budget of its task was used up. It yields once, as others may use it up each
+    /// time.
+    has_yielded: bool,
 }
 
 /// A timer, and the notifier of the core that has it.
@@ -118,6 +122,7 @@ impl Sleep {
     fn set(&mut self, at_ns: u64) {
         self.clear();
         self.at_ns = at_ns;
+        self.has_yielded = false;
     }
 
     fn clear(&mut self) {
@@ -137,6 +142,11 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if now_ns() >= self.at_ns {
+            let is_first = self.armed.is_none() && !self.has_yielded;
+            if is_first && Core::current().is_some_and(|core| !core.spend(context)) {
+                self.has_yielded = true;
+                return Poll::Pending;
+            }
             self.clear();
             return Poll::Ready(());
         }

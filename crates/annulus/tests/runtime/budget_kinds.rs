@@ -6,9 +6,10 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 use std::rc::Rc;
+use std::time::Duration;
 
 use annulus::net::{AsyncStream, TcpListener, UdpSocket, UnixStream};
-use annulus::runtime;
+use annulus::{runtime, time};
 
 use crate::ways::{each_way, listener};
 
@@ -185,5 +186,38 @@ fn a_cached_read() {
             .await
         });
         assert!(longest.unwrap() <= OPERATIONS_MAX);
+    });
+}
+
+#[test]
+fn a_sleep_of_no_time() {
+    each_way(|builder| {
+        let longest = builder.block_on(async {
+            let sleeps = longest_run(MANY, async || time::sleep(Duration::ZERO).await).await;
+            let mut interval = time::interval(Duration::from_nanos(1));
+            (
+                sleeps,
+                longest_run(MANY, async || interval.tick().await).await,
+            )
+        });
+        let (sleeps, ticks) = longest.unwrap();
+        assert_eq!(sleeps, OPERATIONS_MAX);
+        assert!(ticks <= OPERATIONS_MAX, "{ticks}");
+    });
+}
+
+/// A timeout ends a future that uses the budget up in each poll.
+#[test]
+fn a_timeout_beside_a_future_that_uses_the_budget_up() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let always = async {
+                loop {
+                    time::sleep(Duration::ZERO).await;
+                }
+            };
+            time::timeout(Duration::ZERO, always).await.is_err()
+        });
+        assert!(ended.unwrap());
     });
 }

@@ -39,7 +39,13 @@ impl SendOrder {
     /// Ends the sending direction (FIN) once all queued sends are complete.
     pub(super) fn finish(&self, socket: &Socket) {
         self.ends.set(true);
-        if !self.line.is_taken() {
+        self.end_if_idle(socket);
+    }
+
+    /// Ends the direction, if that was requested and nothing is left to send.
+    #[inline]
+    pub(super) fn end_if_idle(&self, socket: &Socket) {
+        if self.ends.get() && !self.line.is_taken() && !socket.has_unsent_writer() {
             self.end(socket);
         }
     }
@@ -64,10 +70,7 @@ impl Queued for Socket {
 
     #[inline]
     fn idle(&self) {
-        let order = self.order();
-        if order.ends.get() {
-            order.end(self);
-        }
+        self.order().end_if_idle(self);
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Socket {
     users: Cell<u32>,
     /// A writer was dropped with unsent data.
     leaves: Cell<bool>,
+    /// The number of writers with unsent data.
+    unsent_writers: Cell<u32>,
     /// Close timeout of this socket, ns: how long the peer may accept no data after the socket was dropped. `None` is
     /// the core's default.
     close_timeout_ns: Cell<Option<u64>>,
@@ -92,6 +94,7 @@ impl Socket {
             cut: Cell::new(false),
             users: Cell::new(0),
             leaves: Cell::new(false),
+            unsent_writers: Cell::new(0),
             close_timeout_ns: Cell::new(None),
             closing: Cell::new(None),
         })
@@ -112,6 +115,21 @@ impl Socket {
         if self.users.get() == 0 && sends && self.closing.get().is_none() {
             self.closing.set(self.closer.watch_closing(self));
         }
+    }
+
+    /// Counts a writer that now has unsent data.
+    pub(crate) fn add_unsent_writer(&self) {
+        self.unsent_writers.set(self.unsent_writers.get() + 1);
+    }
+
+    /// Counts a writer that has sent its data, or has given up.
+    pub(crate) fn remove_unsent_writer(&self) {
+        self.unsent_writers.set(self.unsent_writers.get() - 1);
+        self.order.end_if_idle(self);
+    }
+
+    pub(super) fn has_unsent_writer(&self) -> bool {
+        self.unsent_writers.get() > 0
     }
 
     pub(crate) fn close_timeout_ns(&self) -> Option<u64> {

@@ -397,12 +397,19 @@ impl Sink {
         Poll::Pending
     }
 
+    fn add_unsent(&self, state: &mut WriterState, bytes: usize) {
+        if state.unsent == 0 {
+            self.socket.add_unsent_writer();
+        }
+        state.unsent += bytes;
+    }
+
     fn gather(&self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         let mut state = self.state.borrow_mut();
-        state.unsent += bytes.len();
+        self.add_unsent(&mut state, bytes.len());
         if let Some(Piece::Gathered(gathered)) = state.waiting.back_mut() {
             return gathered.extend_from_slice(bytes);
         }
@@ -417,7 +424,7 @@ impl Sink {
             self.gather(buf.subslice(..bytes).as_ref());
         } else {
             let mut state = self.state.borrow_mut();
-            state.unsent += bytes;
+            self.add_unsent(&mut state, bytes);
             state.waiting.push_back(Piece::Owned(Box::new(buf)));
         }
         if bytes > 0 {

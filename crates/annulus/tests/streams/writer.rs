@@ -261,3 +261,37 @@ fn a_buffer_is_accepted_without_waiting_while_the_unsent_bytes_are_below_the_lim
         Ok(())
     });
 }
+
+/// The end of the direction does not overtake what a writer has accepted.
+#[test]
+fn the_end_of_a_direction_follows_the_data_of_writers() {
+    on_each(|| async {
+        for bytes in [5, 5_000, 1_000_000] {
+            for is_dropped in [false, true] {
+                // Halves that are borrowed.
+                let (near, far) = tcp_pair().await?;
+                let (_read, write) = near.split();
+                let mut writer = write.writer().with_limit(usize::MAX);
+                writer.write(&pattern(0, bytes)).await?;
+                let writer = (!is_dropped).then_some(writer);
+                write.finish();
+                check(0, &far.recv_exact(vec![0; bytes]).await?);
+                assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
+                drop(writer);
+
+                // Halves that are owned.
+                let (near, far) = tcp_pair().await?;
+                let mut writer = near.writer().with_limit(usize::MAX);
+                let (_read, write) = near.into_split();
+                writer.write(&pattern(0, bytes)).await?;
+                writer.write_buf(pattern(bytes as u64, bytes)).await?;
+                let writer = (!is_dropped).then_some(writer);
+                drop(write);
+                check(0, &far.recv_exact(vec![0; 2 * bytes]).await?);
+                assert_eq!(far.recv(vec![0; 1]).await?.0, 0);
+                drop(writer);
+            }
+        }
+        Ok(())
+    });
+}

@@ -66,9 +66,13 @@ impl Drop for Pump {
         if state.failed == 0 && state.unsent > 0 {
             state.failed = ECANCELED;
         }
+        let has_unsent = state.unsent > 0;
         let waiting = std::mem::take(&mut state.waiting);
         let writer = state.writer.take();
         drop(state);
+        if has_unsent {
+            self.0.socket.remove_unsent_writer();
+        }
         drop(waiting);
         writer.into_iter().for_each(Waker::wake);
     }
@@ -139,8 +143,12 @@ impl Sink {
             }
             Err(error) => state.failed = code_of(&error).unwrap_or(ECANCELED),
         }
+        let all_sent = state.unsent == 0;
         let writer = state.writer.take();
         drop(state);
+        if all_sent {
+            self.socket.remove_unsent_writer();
+        }
         writer.into_iter().for_each(Waker::wake);
     }
 }

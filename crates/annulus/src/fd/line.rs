@@ -25,6 +25,9 @@ pub(crate) trait Queued {
 
     /// Called when the permit was returned and no task waits.
     fn idle(&self) {}
+
+    /// Wakes the next task. A panic of its waker must not reach the task that has returned the permit.
+    fn wake(&self, next: Waker);
 }
 
 /// The right to use the resource. It keeps the resource alive. Dropping it passes the right to the next task in the
@@ -43,21 +46,16 @@ impl Line {
         self.taken.get()
     }
 
-    /// Gives the permit to the next ticket. Returns `false` if no task waits.
+    /// Gives the permit to the next ticket. Returns its task, or `None` if no task waits.
     #[inline]
-    fn call_next(&self) -> bool {
+    fn call_next(&self) -> Option<Waker> {
         let next = self.waiting.borrow_mut().pop_front();
-        match next {
-            Some((ticket, waker)) => {
-                self.called.set(ticket);
-                waker.wake();
-                true
-            }
-            None => {
-                self.taken.set(false);
-                false
-            }
-        }
+        let Some((ticket, waker)) = next else {
+            self.taken.set(false);
+            return None;
+        };
+        self.called.set(ticket);
+        Some(waker)
     }
 }
 
@@ -90,8 +88,9 @@ impl<T: Queued> Permit<T> {
 impl<T: Queued> Drop for Permit<T> {
     #[inline]
     fn drop(&mut self) {
-        if !self.0.line().call_next() {
-            self.0.idle();
+        match self.0.line().call_next() {
+            Some(next) => self.0.wake(next),
+            None => self.0.idle(),
         }
     }
 }

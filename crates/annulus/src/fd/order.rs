@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::net::Shutdown;
+use std::task::Waker;
 
 use super::Socket;
 use super::line::{Line, Permit, Queued, QueuedTask};
@@ -71,6 +72,10 @@ impl Queued for Socket {
     #[inline]
     fn idle(&self) {
         self.order().end_if_idle(self);
+    }
+
+    fn wake(&self, next: Waker) {
+        self.wake_foreign(next);
     }
 }
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::task::Waker;
 use std::time::Duration;
 
 use super::order::SendOrder;
@@ -29,6 +30,11 @@ pub(crate) trait CloseSocket {
 
     /// Stops watching a socket that has finished sending.
     fn forget_closing(&self, _index: usize) {}
+
+    /// Wakes a task, whose waker is foreign code.
+    fn wake(&self, task: Waker) {
+        task.wake();
+    }
 }
 
 /// An open socket.
@@ -223,6 +229,10 @@ impl Socket {
         if !self.cut.replace(true) && !self.is_released() {
             self.reset_when_closed();
         }
+    }
+
+    pub(super) fn wake_foreign(&self, task: Waker) {
+        self.closer.wake(task);
     }
 
     pub(super) fn is_cut(&self) -> bool {

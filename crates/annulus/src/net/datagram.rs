@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::buf::{Chunk, IoBuf, IoBufMut, ReceiveMode, check_lent};
+use crate::driver::contain;
 use crate::driver::core::{
     CompletionHandler, Core, SharedOperation, SocketOperation, Token, WaitersCell,
 };
@@ -377,6 +378,10 @@ impl Queued for DatagramReceiver {
     #[inline]
     fn idle(&self) {
         self.waiters.wake();
+    }
+
+    fn wake(&self, next: Waker) {
+        contain(|| next.wake());
     }
 }
 

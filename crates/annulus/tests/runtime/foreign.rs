@@ -128,3 +128,28 @@ fn a_task_that_a_buffer_starts_at_the_very_end_is_dropped_with_its_runtime() {
         builder.block_on(runtime::yield_now()).unwrap();
     });
 }
+
+/// The writer's task drops the buffers that are not sent when the runtime ends.
+#[test]
+fn buffers_of_a_writer_that_panic_in_their_drops_harm_no_core() {
+    each_way(|builder| {
+        let ended = builder.block_on(async {
+            let (client, server) = pair().await.unwrap();
+            let mut writer = client.writer().with_limit(usize::MAX);
+            writer.write_buf(vec![7; 64 << 20]).await.unwrap(); // more than the kernel takes
+            runtime::yield_now().await;
+            for _ in 0..3 {
+                let mut buf = PanickingBuffer::new(10_000, 0);
+                buf.on_drop = Some(Box::new(|| panic!("in a drop, on purpose")));
+                assert!(writer.write_buf(buf).await.is_ok());
+            }
+            // Open until the end of the runtime.
+            runtime::spawn(async move {
+                let _open = (client, server, writer);
+                std::future::pending::<()>().await;
+            });
+            5
+        });
+        assert_eq!(ended.unwrap(), 5);
+    });
+}

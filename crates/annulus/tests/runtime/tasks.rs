@@ -142,6 +142,32 @@ fn a_panicking_waker_harms_no_core() {
     });
 }
 
+/// A task that has sent passes the stream on to the next, whose waker panics.
+#[test]
+fn a_panicking_waker_harms_no_send_of_another_task() {
+    each_way(|builder| {
+        let drops = Drops::default();
+        let guard = drops.guard();
+        let ended = builder.block_on(async move {
+            let (near, far) = annulus::net::UnixStream::pair().unwrap();
+            let near = std::rc::Rc::new(near);
+            let same = std::rc::Rc::clone(&near);
+            let first =
+                runtime::spawn(async move { same.send_all(vec![1; 1 << 20]).await.is_ok() });
+            runtime::yield_now().await;
+            let mut second = Box::pin(near.send_all(vec![2; 4]));
+            let waker = Waker::from(Arc::new(Explosive(guard)));
+            let polled = second.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            far.recv_exact(vec![0; 1 << 20]).await.unwrap();
+            assert!(first.await.unwrap());
+            second.await.unwrap();
+            far.recv_exact(vec![0; 4]).await.unwrap()
+        });
+        assert_eq!(ended.unwrap(), [2; 4]);
+    });
+}
+
 #[test]
 fn a_core_cannot_run_another_runtime() {
     each_way(|builder| {

@@ -638,6 +638,10 @@ impl CloseSocket for Core {
     fn forget_closing(&self, index: usize) {
         self.closing.remove(index);
     }
+
+    fn wake(&self, task: Waker) {
+        contain(|| task.wake());
+    }
 }
 
 /// Counts a system call that was made in place of an operation.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use super::core_driver::{Backend, Core};
 use super::token::Token;
+use crate::driver::contain::contain;
 use crate::metrics::{self, Times};
 use crate::op::{Refusals, Resume, SocketOp};
 use crate::sys::engine_error::code_of;
@@ -162,7 +163,7 @@ impl<T: SocketOp> Drop for SocketOperation<T> {
             (SocketOperationState::Attempted(op, _), Backend::Readiness(readiness))
                 if T::CONTINUES_AFTER_DROP =>
             {
-                readiness.go_on_later(op);
+                contain(|| readiness.go_on_later(op));
             }
             _ => {}
         }

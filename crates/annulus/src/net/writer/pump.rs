@@ -4,10 +4,11 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::{Piece, Sink};
 use crate::buf::IoBuf;
+use crate::driver::contain;
 use crate::driver::core::SocketOperation;
 use crate::net::sending::send_permit;
 use crate::op::{SendAll, SendVectored, SocketOp};
@@ -73,8 +74,13 @@ impl Drop for Pump {
         if has_unsent {
             self.0.socket.remove_unsent_writer();
         }
-        drop(waiting);
-        writer.into_iter().for_each(Waker::wake);
+        // Buffers and wakers are foreign code. A panic in the drop of a task would end the process.
+        for piece in waiting {
+            contain(|| drop(piece));
+        }
+        writer
+            .into_iter()
+            .for_each(|writer| contain(|| writer.wake()));
     }
 }
 
@@ -149,6 +155,8 @@ impl Sink {
         if all_sent {
             self.socket.remove_unsent_writer();
         }
-        writer.into_iter().for_each(Waker::wake);
+        writer
+            .into_iter()
+            .for_each(|writer| contain(|| writer.wake()));
     }
 }

@@ -249,6 +249,9 @@ impl TcpStream {
     /// Not cancel-safe: if the future is dropped or fails, part of the data may have been sent. The stream can then
     /// send nothing more. The socket is `O_NONBLOCK` afterwards, until it is spliced.
     ///
+    /// `sendfile` raises SIGPIPE if the peer has closed. Programs in Rust ignore that signal from their start; if yours
+    /// restores the default action, or has no `main` in Rust, ignore the signal there.
+    ///
     /// ```
     /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {
     /// # let listener = annulus::net::TcpListener::bind("127.0.0.1:0")?;
@@ -429,6 +432,9 @@ impl TcpStream {
 
     /// Sets how long the kernel keeps unsent data after the close, in whole seconds (`SO_LINGER`). With
     /// `Some(Duration::ZERO)` the close resets the connection.
+    ///
+    /// With a longer time, the close blocks the core until the peer has acknowledged all data, or the time has passed.
+    /// [`set_close_timeout`](TcpStream::set_close_timeout) blocks nothing.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> { annulus::runtime::Runtime::builder().block_on(async {

@@ -58,7 +58,7 @@ pub(crate) fn read_usual(
         && !one.has_input_ended()
     {
         // The ring was asked since the last wait, and a receive is pending.
-        Err(libc::EAGAIN)
+        nothing_yet(inner, connection)
     } else {
         return None;
     };
@@ -96,14 +96,20 @@ pub(crate) fn read(
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return None;
     }
-    guard = reap_first(guard, entry, connection);
+    let is_peek = flags & libc::MSG_PEEK != 0;
+    guard = reap_first(guard, entry, connection, if is_peek { total } else { 1 });
     let inner: &mut Inner = &mut guard;
     if inner[connection].buffered() > 0 {
         let was_handed_back = entry.kind() != Kind::Served;
+        if is_peek && !was_handed_back && !inner[connection].inbound.is_armed() {
+            buffer_following(inner, connection, total);
+        }
         let done = copy_buffered(inner, connection, (target, total), flags);
-        return Some(Ok(
-            done + read_following(fd, (target, total), done, was_handed_back, flags)
-        ));
+        let more = match was_handed_back && done < total {
+            true => read_following(fd, target, done, flags),
+            false => 0,
+        };
+        return Some(Ok(done + more));
     }
     if let Some(result) = read_last(inner, connection, (target, total), flags) {
         return Some(result);
@@ -125,8 +131,15 @@ pub(crate) fn read(
         }
         // No receive is armed: the kernel has all of the data.
         Inbound::Idle | Inbound::Listed => None,
-        _ => Some(Err(libc::EAGAIN)),
+        _ => Some(nothing_yet(inner, connection)),
     }
+}
+
+/// Finds no bytes. The next read asks the ring again: a program may wait for bytes by reads alone.
+#[inline]
+fn nothing_yet(inner: &mut Inner, connection: Conn) -> CallResult {
+    inner[connection].round = inner.round.wrapping_sub(1);
+    Err(libc::EAGAIN)
 }
 
 /// The number of buffered bytes below which a stopped receive is armed again.
@@ -135,7 +148,7 @@ const REARM_BELOW_BYTES: usize = 32 << 10;
 /// A burst of fewer bytes makes the ring receive again.
 const SMALL_BYTES: u32 = 4096;
 
-/// Reads from the kernel, and decides whether the ring receives or polls next.
+/// Reads from the kernel.
 fn read_directly(
     inner: &mut Inner,
     connection: Conn,
@@ -183,12 +196,18 @@ fn read_last(
     None
 }
 
-/// Reaps completions first if nothing is buffered, so that the read sees data that arrived since the last wait. Once
-/// per round.
-fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> SetGuard {
+/// Reaps completions first if less than `needed` is buffered, so that the read sees data that arrived since the last
+/// wait. The first read of a round that takes bytes, and finds no more, does not.
+fn reap_first(
+    mut guard: SetGuard,
+    entry: &'static Entry,
+    connection: Conn,
+    needed: usize,
+) -> SetGuard {
+    let buffered = guard[connection].buffered();
     let may_reap = guard[connection].inbound.is_armed()
-        && guard[connection].buffered() == 0
-        && guard[connection].round != guard.round
+        && buffered < needed
+        && (buffered > 0 || guard[connection].round != guard.round)
         && entry.kind() == Kind::Served
         && guard.mode == Mode::Serving
         && !guard.in_signal_handler();
@@ -203,30 +222,42 @@ fn reap_first(mut guard: SetGuard, entry: &'static Entry, connection: Conn) -> S
     guard
 }
 
-/// Reads data that follows the buffered bytes of a connection that was handed back. Returns the number of bytes.
-fn read_following(
-    fd: i32,
-    (target, total): (Target<'_>, usize),
-    done: usize,
-    was_handed_back: bool,
-    flags: i32,
-) -> usize {
-    let [vector] = target.vectors() else {
-        return 0;
-    };
+/// Appends data of the kernel to the buffered bytes of a served connection without a receive, up to `total` bytes: a
+/// peek returns it, and so does the next read.
+#[cold]
+fn buffer_following(inner: &mut Inner, connection: Conn, total: usize) {
+    let needed = total.saturating_sub(inner[connection].buffered());
+    let mut bytes = vec![0; needed.min(sys::readable(connection.fd))];
+    let vector = [iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    }];
+    // SAFETY: Lent: a vector of this function.
+    let target = unsafe { Target::new(&vector) };
+    if let Ok(count @ 1..) = sys::receive_vectors(connection.fd, target, 0) {
+        inner[connection].copied_out.append(&bytes[..count]);
+        inner[connection].direct_bytes =
+            inner[connection].direct_bytes.saturating_add(count as u32);
+    }
+}
+
+/// The vectors into which such data is read; a signal handler may have a small stack.
+const FOLLOWING_VECTORS_MAX: usize = 64;
+
+/// Reads data that follows the first `done` bytes, which were buffered. Returns the number of bytes.
+fn read_following(fd: i32, target: Target<'_>, done: usize, flags: i32) -> usize {
     // The next read returns an error: the kernel is not called if it has no data.
-    let reads_more = was_handed_back && done < total && flags & libc::MSG_PEEK == 0;
-    if !reads_more || ring_policy::may_be_filtered() || sys::readable(fd) == 0 {
+    if ring_policy::may_be_filtered() || sys::readable(fd) == 0 {
         return 0;
     }
-    let remaining = iovec {
-        iov_base: vector.iov_base.wrapping_byte_add(done),
-        iov_len: total - done,
-    };
-    let remaining = [remaining];
-    // SAFETY: Lent: the rest of a vector of `target`.
-    let remaining = unsafe { Target::new(&remaining) };
-    sys::receive_vectors(fd, remaining, flags).unwrap_or(0)
+    const PEEK_ALL: i32 = libc::MSG_PEEK | libc::MSG_WAITALL;
+    if flags & (PEEK_ALL | libc::MSG_DONTWAIT) == PEEK_ALL && sys::is_blocking(fd) {
+        // The hook waits for all: another peek would begin with the same bytes.
+        return 0;
+    }
+    target.behind::<FOLLOWING_VECTORS_MAX, _>(done, |rest| {
+        sys::receive_vectors(fd, rest, flags).unwrap_or(0)
+    })
 }
 
 /// Reads buffered bytes. Returns their number.

@@ -125,6 +125,10 @@ pub(crate) fn flags_of(fd: i32) -> CallResult {
     fcntl(fd, libc::F_GETFL, 0)
 }
 
+pub(crate) fn is_blocking(fd: i32) -> bool {
+    flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
+}
+
 /// Changes the kernel's set.
 pub(crate) fn control(set: i32, operation: c_int, fd: i32, events: u32, data: u64) -> CallResult {
     let mut event = libc::epoll_event { events, u64: data };

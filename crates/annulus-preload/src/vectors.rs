@@ -72,6 +72,29 @@ impl<'a> Target<'a> {
         bytes(self.0, is_filled)
     }
 
+    /// Calls `call` with the vectors behind their first `done` bytes, of which it gets `MAX` at most.
+    pub(crate) fn behind<const MAX: usize, T>(
+        self,
+        done: usize,
+        call: impl FnOnce(Target<'_>) -> T,
+    ) -> T {
+        let mut rest = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; MAX];
+        let (mut skipped, mut count) = (done, 0);
+        for vector in self.0 {
+            let skip = skipped.min(vector.iov_len);
+            skipped -= skip;
+            if skip < vector.iov_len && count < MAX {
+                rest[count].iov_base = vector.iov_base.wrapping_byte_add(skip);
+                rest[count].iov_len = vector.iov_len - skip;
+                count += 1;
+            }
+        }
+        call(Target(&rest[..count]))
+    }
+
     /// Copies bytes behind the first `skip` bytes, as many as fit. Returns their number.
     #[inline]
     pub(crate) fn fill(self, mut skip: usize, mut from: &[u8]) -> usize {

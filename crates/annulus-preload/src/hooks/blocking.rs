@@ -36,15 +36,11 @@ pub(super) fn before_accept(fd: c_int) {
         return before_read(fd);
     };
     if entry.flags() & NONBLOCK == 0 {
-        if is_blocking(fd) {
+        if sys::is_blocking(fd) {
             return before_read(fd);
         }
         entry.set_kind(Kind::Listener, entry.flags() | NONBLOCK);
     }
-}
-
-pub(super) fn is_blocking(fd: c_int) -> bool {
-    sys::flags_of(fd).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK == 0)
 }
 
 /// Sends queued bytes before a read of a descriptor that is not served, if there is nothing to read and it may sleep.
@@ -99,7 +95,7 @@ hooks! {
 
 /// Sends queued bytes before a connect that blocks. A proxy connects in the middle of its rounds and does not block.
 pub(super) fn before_connect(fd: c_int) {
-    if flush_thread::has_queued() && is_blocking(fd) {
+    if flush_thread::has_queued() && sys::is_blocking(fd) {
         before_blocking();
     }
 }

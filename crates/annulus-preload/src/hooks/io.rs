@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::blocking::{before_blocking, before_read, is_blocking};
+use super::blocking::{before_blocking, before_read};
 use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::waits::{flush_before, poll, wait_for_pipe, waits_for_room, when_there_is_room};
 use super::{FdState, attempt, buffered, catch_panic, fd_state, may_be_mapped};
@@ -70,8 +70,7 @@ fn read_any(call: Call, fd: c_int, target: Target<'_>, flags: c_int) -> Option<C
     if flags & libc::MSG_WAITALL != 0
         && let Some(Ok(done @ 1..)) = result
     {
-        let vectors = target.vectors();
-        return Some(Ok(pass_on!(receive_rest(fd, vectors, done, flags))));
+        return Some(Ok(pass_on!(receive_rest(fd, target, done, flags))));
     }
     result
 }
@@ -79,18 +78,20 @@ fn read_any(call: Call, fd: c_int, target: Target<'_>, flags: c_int) -> Option<C
 /// Continues a receive with `MSG_WAITALL` on a blocking connection, of which `done` bytes were buffered. Returns the
 /// number of bytes of both. Urgent data, and an error that the kernel has now, are left to the next call.
 #[cold]
-unsafe fn receive_rest(fd: c_int, vectors: &[iovec], mut done: usize, mut flags: c_int) -> usize {
+unsafe fn receive_rest(fd: c_int, target: Target<'_>, mut done: usize, mut flags: c_int) -> usize {
+    let vectors = target.vectors();
     let total: usize = vectors.iter().map(|vector| vector.iov_len).sum();
     let is_served =
         matches!(fd_state(fd), FdState::Connection(entry) if entry.kind() == Kind::Served);
     let end_ns = sys::limit_ends_ns(fd, libc::SO_RCVTIMEO);
     let has_error = || sys::poll_now(fd, ERR) & ERR != 0 && sys::readable(fd) == 0;
-    let mut waits = flags & libc::MSG_DONTWAIT == 0 && !is_served && is_blocking(fd);
+    let mut waits = flags & libc::MSG_DONTWAIT == 0 && !is_served && sys::is_blocking(fd);
     while waits && done < total && !sys::is_at_mark(fd) && !has_error() {
         before_blocking();
-        let ret = pass_on!(behind(vectors, done, |message| real::recvmsg(
-            fd, message, flags
-        )));
+        let ret = target.behind::<VECTORS_MAX, _>(done, |rest| {
+            let mut message = sys::message(rest.vectors());
+            pass_on!(real::recvmsg(fd, &raw mut message, flags))
+        });
         done += usize::try_from(ret).unwrap_or(0);
         // The teardown of the ring may have ended the wait.
         waits = flags & libc::MSG_PEEK == 0
@@ -103,25 +104,6 @@ unsafe fn receive_rest(fd: c_int, vectors: &[iovec], mut done: usize, mut flags:
         }
     }
     done
-}
-
-/// Calls `call` with a message of vectors behind their first `done` bytes.
-unsafe fn behind(
-    vectors: &[iovec],
-    done: usize,
-    call: impl FnOnce(*mut msghdr) -> ssize_t,
-) -> ssize_t {
-    let mut rest = [one(std::ptr::null(), 0)[0]; VECTORS_MAX];
-    let (mut skipped, mut count) = (done, 0);
-    for vector in vectors {
-        let skip = skipped.min(vector.iov_len);
-        skipped -= skip;
-        rest[count].iov_base = vector.iov_base.wrapping_byte_add(skip);
-        rest[count].iov_len = vector.iov_len - skip;
-        count += 1;
-    }
-    let mut message = sys::message(&rest[..count]);
-    call(&raw mut message)
 }
 
 #[inline]
@@ -433,7 +415,7 @@ unsafe fn splice_buffered(
     }
     loop {
         let result = catch_panic(|| receive::splice_buffered(entry, from, to, bytes))?;
-        let may_wait = flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking(to);
+        let may_wait = flags & libc::SPLICE_F_NONBLOCK == 0 && sys::is_blocking(to);
         if result != Err(libc::EAGAIN) || !may_wait {
             return Some(result);
         }

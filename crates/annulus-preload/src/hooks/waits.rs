@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_short};
 
 use libc::{iovec, msghdr, pollfd, ssize_t};
 
-use super::blocking::{before_blocking, is_blocking};
+use super::blocking::before_blocking;
 use super::unserve::flush;
 use super::{FdState, attempt, catch_panic, fd_state};
 use crate::epoll_set::Set;
@@ -70,7 +70,7 @@ pub(super) fn waits_for_room(entry: &'static Entry, fd: c_int) -> bool {
             .and_then(Set::take)
             .map(|guard| !guard.in_signal_handler())
     };
-    is_blocking(fd) && may_send() == Some(true)
+    sys::is_blocking(fd) && may_send() == Some(true)
 }
 
 /// Waits until the send buffer of a connection has room, or until `end_ns`.

@@ -113,6 +113,119 @@ static void peeking_returns_no_more_than_there_is_to_read(void) {
     print_now(set);
 }
 
+/* Returns a text of 9,000 characters. */
+static const char *nine_thousand(void) {
+    static char text[9001];
+    return memset(text, 'x', sizeof text - 1);
+}
+
+/* Returns a connection that has received so much that the ring only polls it, with unread bytes. */
+static struct pair after_a_large_transfer(int set, uint32_t mask) {
+    struct pair pair = joined(set, mask);
+    peer_send(&pair, "1");
+    await_delivery(&pair);
+    print_now(set);
+    print_read(pair.app, 100);
+    peer_send(&pair, nine_thousand());
+    await_delivery(&pair);
+    print_now(set);
+    return pair;
+}
+
+/* Waits as often as the ring needs to notice an end by a poll, and to receive it. */
+static void poll_often(int set) {
+    for (int i = 0; i < 3; i++)
+        poll_once(set);
+}
+
+/* Prints the number of bytes before the end of a stream, and how it ends. */
+static void print_rest(int fd) {
+    char bytes[4096];
+    long result, count = 0;
+    while ((result = read(fd, bytes, sizeof bytes)) > 0)
+        count += result;
+    print("%ld bytes, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
+}
+
+static void print_poll(int fd) {
+    struct pollfd query = {fd, POLLIN, 0};
+    GOT(poll(&query, 1, 0));
+}
+
+/* The bytes have arrived: a program that only reads, and sleeps between its reads, finds them. */
+static long repeated(struct pair *pair, char *bytes, size_t most, int flags, long enough) {
+    long result = -1;
+    for (int i = 0; i < 1000 && result < enough; i++) {
+        result = recv(pair->app, bytes, most, flags);
+        pause_ms(result < enough);
+    }
+    return result;
+}
+
+static void bytes_that_arrive_later_are_found_by_reads_alone(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "one ");
+    char bytes[64];
+    got_bytes("read", bytes, read(pair.app, bytes, sizeof bytes));
+    GOT(read(pair.app, bytes, sizeof bytes));
+    peer_send(&pair, "two ");
+    await_delivery(&pair);
+    got_bytes("peek", bytes, repeated(&pair, bytes, 2, MSG_PEEK, 1));
+    peer_send(&pair, "three ");
+    await_delivery(&pair);
+    got_bytes("peek", bytes, repeated(&pair, bytes, sizeof bytes, MSG_PEEK, 10));
+    got_bytes("read", bytes, read(pair.app, bytes, sizeof bytes));
+    GOT(read(pair.app, bytes, sizeof bytes));
+    peer_send(&pair, nine_thousand());
+    await_delivery(&pair);
+    print_next(set);
+    static char many[10000];
+    GOT(read(pair.app, many, sizeof many));
+    GOT(read(pair.app, many, sizeof many));
+    peer_send(&pair, "four");
+    await_delivery(&pair);
+    got_bytes("read", bytes, repeated(&pair, bytes, sizeof bytes, 0, 1));
+    peer_shutdown(&pair);
+    await_delivery(&pair);
+    GOT(repeated(&pair, bytes, sizeof bytes, MSG_PEEK, 0));
+}
+
+static void peeks_and_parts_go_on_behind_buffered_bytes(void) {
+    int set = new_set();
+    struct pair pair = with_bytes(set, "abc");
+    print_poll(pair.app);
+    peer_send(&pair, "defghi");
+    await_delivery(&pair);
+    RECV(pair.app, 100, MSG_PEEK);
+    RECV(pair.app, 5, MSG_PEEK);
+    RECV(pair.app, 5, MSG_PEEK | MSG_TRUNC);
+    print_now(set);
+    char bytes[100];
+    struct iovec parts[3] = {{bytes, 2}, {bytes + 2, 3}, {bytes + 5, 95}};
+    got_bytes("recvmsg", bytes, recvmsg(pair.app, &(struct msghdr){.msg_iov = parts, .msg_iovlen = 3}, MSG_PEEK));
+    got_bytes("readv", bytes, readv(pair.app, parts, 3));
+    GOT(readv(pair.app, parts, 3));
+}
+
+/* More than the library buffers of a connection. */
+static void a_peek_returns_all_of_a_large_message(void) {
+    int set = new_set(), size = 200000, waiting = -1;
+    static char bytes[200000];
+    struct pair pair = connected();
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVBUF, &size, sizeof size));
+    add(set, pair.app, EPOLLIN, 1);
+    for (int i = 0; i < 12; i++) {
+        peer_send(&pair, nine_thousand());
+        await_delivery(&pair);
+        print_next(set);
+    }
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    print("waiting: %d\n", waiting);
+    GOT(recv(pair.app, bytes, sizeof bytes, MSG_PEEK));
+}
+
+}
+
 static void the_count_of_waiting_bytes_is_whole(void) {
     int set = new_set(), waiting = -1;
     struct pair pair = with_bytes(set, "12345");
@@ -297,40 +410,6 @@ static void a_low_water_mark_reports_all_events_of_an_ended_connection_again(voi
     print_now(set);
     print_now(set);
     print_read(pair.app, 100);
-}
-
-/* Returns a text of 9,000 characters. */
-static const char *nine_thousand(void) {
-    static char text[9001];
-    return memset(text, 'x', sizeof text - 1);
-}
-
-/* Returns a connection that has received so much that the ring only polls it, with unread bytes. */
-static struct pair after_a_large_transfer(int set, uint32_t mask) {
-    struct pair pair = joined(set, mask);
-    peer_send(&pair, "1");
-    await_delivery(&pair);
-    print_now(set);
-    print_read(pair.app, 100);
-    peer_send(&pair, nine_thousand());
-    await_delivery(&pair);
-    print_now(set);
-    return pair;
-}
-
-/* Waits as often as the ring needs to notice an end by a poll, and to receive it. */
-static void poll_often(int set) {
-    for (int i = 0; i < 3; i++)
-        poll_once(set);
-}
-
-/* Prints the number of bytes before the end of a stream, and how it ends. */
-static void print_rest(int fd) {
-    char bytes[4096];
-    long result, count = 0;
-    while ((result = read(fd, bytes, sizeof bytes)) > 0)
-        count += result;
-    print("%ld bytes, then %s\n", count, result == 0 ? "the end" : strerrorname_np(errno));
 }
 
 static void a_reset_after_a_large_transfer_is_reported(void) {
@@ -818,6 +897,9 @@ static const struct app_case cases[] = {
     CASE(a_buffer_that_is_too_small_for_a_checked_call_ends_the_program, ""),
     CASE(peeking_takes_nothing, "served:recv"),
     CASE(peeking_returns_no_more_than_there_is_to_read, ""),
+    CASE(bytes_that_arrive_later_are_found_by_reads_alone, "served:read served:recv"),
+    CASE(peeks_and_parts_go_on_behind_buffered_bytes, "back:polled_otherwise"),
+    CASE(a_peek_returns_all_of_a_large_message, "served:recv"),
     CASE(the_count_of_waiting_bytes_is_whole, ""),
     CASE(receive_flags_have_their_usual_effect, ""),
     CASE(calls_of_length_zero_return, "served:readv"),

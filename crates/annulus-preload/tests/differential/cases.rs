@@ -148,6 +148,9 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn a_buffer_that_is_too_small_for_a_checked_call_ends_the_program;
     fn peeking_takes_nothing;
     fn peeking_returns_no_more_than_there_is_to_read;
+    fn bytes_that_arrive_later_are_found_by_reads_alone;
+    fn peeks_and_parts_go_on_behind_buffered_bytes;
+    fn a_peek_returns_all_of_a_large_message;
     fn the_count_of_waiting_bytes_is_whole;
     fn receive_flags_have_their_usual_effect;
     fn calls_of_length_zero_return;

@@ -415,7 +415,13 @@ impl Inner {
                     // The program was not notified, so it will not read, and an error may still follow.
                     self.poll_on(connection);
                 }
+            } else if events & IN != 0 && self[connection].inbound.is_armed() {
+                // The ring receives the data, or polls again once the receive has stopped.
+                self.cancel(TokenKind::Poll, connection);
             } else {
+                if events & IN != 0 {
+                    self.notify(connection, IN);
+                }
                 self.poll_on(connection);
             }
             if self[connection].outbound == Outbound::Full {

@@ -16,6 +16,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::member::Member;
 use crate::output;
 use crate::poll_cycle::{self, EnterOutcome};
+use crate::receive;
 use crate::removal;
 use crate::reports::{self, EventBuffer};
 use crate::ring_policy;
@@ -360,6 +361,7 @@ impl SetGuard {
             return false;
         }
         while let Some((entry, connection)) = self.next_ready() {
+            receive::check_drained(self, connection);
             let one = &self[connection];
             let stays = one.report() != 0
                 && (one.events & EDGE_TRIGGERED == 0 || one.member == Member::Changed)

@@ -14,7 +14,7 @@ use crate::buffers::{Arena, Pool, RING_SLOTS};
 use crate::connection::Connection;
 use crate::counters::{self, Event, RingCounters, Why};
 use crate::epoll_set::{Inner, RingContext, Set, SetGuard};
-use crate::events::{ERR, HUP, IN, OUT, RDHUP};
+use crate::events::{EDGE_TRIGGERED, ERR, HUP, IN, OUT, RDHUP};
 use crate::fd_table::{self, Kind};
 use crate::inbound::{Inbound, NextReceive};
 use crate::log;
@@ -381,6 +381,12 @@ fn push_poll(context: &mut RingContext, fd: i32, connection: &mut Connection) {
     // Unread data must not hide an error.
     let is_stopped = inbound != Inbound::Armed;
     let unread = inbound.is_readable() || connection.buffered() > 0 && is_stopped;
+    // An edge-triggered member reports data that joins the bytes with which its receive was stopped.
+    let is_edge = connection.events & EDGE_TRIGGERED != 0 && connection.events & IN != 0;
+    let awaits_edge = member && is_edge && is_stopped && unread && !connection.ended;
+    if awaits_edge {
+        events |= IN | RDHUP;
+    }
     // Errors and the end of both directions are always reported.
     if events == 0 && !(member && (unread || connection.ended)) {
         return;
@@ -396,7 +402,7 @@ fn push_poll(context: &mut RingContext, fd: i32, connection: &mut Connection) {
     }
     let user_data = connection.token(TokenKind::Poll, fd);
     let mut sqe = poll(fd, events, user_data);
-    if events & IN == 0 {
+    if events & IN == 0 || awaits_edge {
         // The kernel always reports an end that has arrived, and would complete the poll repeatedly.
         sqe.len = request::POLL_EDGES;
     }

@@ -166,14 +166,29 @@ fn read_directly(
     let direct_bytes = &mut inner[connection].direct_bytes;
     *direct_bytes = direct_bytes.saturating_add(result.unwrap_or(0) as u32);
     if drained {
-        let direct_bytes = std::mem::take(&mut inner[connection].direct_bytes);
-        inner[connection].inbound = match direct_bytes {
-            1..SMALL_BYTES => Inbound::Idle,
-            _ => Inbound::Direct,
-        };
-        inner.arm(connection);
+        on_drained(inner, connection);
     }
     result
+}
+
+/// Decides whether the ring receives or polls next, as the kernel has no more data for a direct reader.
+fn on_drained(inner: &mut Inner, connection: Conn) {
+    let direct_bytes = std::mem::take(&mut inner[connection].direct_bytes);
+    inner[connection].inbound = match direct_bytes {
+        1..SMALL_BYTES => Inbound::Idle,
+        _ => Inbound::Direct,
+    };
+    inner.arm(connection);
+}
+
+/// Queries whether the last read has taken exactly the data that the kernel had: then there is nothing to report.
+pub(crate) fn check_drained(inner: &mut Inner, connection: Conn) {
+    let one = &inner[connection];
+    let may_be_drained =
+        one.inbound == Inbound::Readable && one.direct_bytes > 0 && one.buffered() == 0;
+    if inner.mode == Mode::Serving && may_be_drained && sys::readable(connection.fd) == 0 {
+        on_drained(inner, connection);
+    }
 }
 
 /// Reads data of a connection that has ended, before its error and its end, if the ring has left the data in the

@@ -224,6 +224,24 @@ static void a_peek_returns_all_of_a_large_message(void) {
     GOT(recv(pair.app, bytes, sizeof bytes, MSG_PEEK));
 }
 
+static void bytes_that_were_all_read_are_not_reported_again(void) {
+    static char bytes[9000];
+    int set = new_set();
+    struct pair pair = after_a_large_transfer(set, EPOLLIN);
+    print_rest(pair.app);
+    for (int i = 0; i < 4; i++) {
+        peer_send(&pair, i % 2 ? "last" : nine_thousand());
+        await_delivery(&pair);
+        print_next(set);
+        GOT(read(pair.app, bytes, i % 2 ? 4 : 9000));
+        print_now(set);
+        mod(set, pair.app, i ? EPOLLIN | EPOLLONESHOT : EPOLLIN, 2);
+        print_now(set);
+        print_now(set);
+    }
+    peer_shutdown(&pair);
+    await_delivery(&pair);
+    print_next(set);
 }
 
 static void the_count_of_waiting_bytes_is_whole(void) {
@@ -900,6 +918,7 @@ static const struct app_case cases[] = {
     CASE(bytes_that_arrive_later_are_found_by_reads_alone, "served:read served:recv"),
     CASE(peeks_and_parts_go_on_behind_buffered_bytes, "back:polled_otherwise"),
     CASE(a_peek_returns_all_of_a_large_message, "served:recv"),
+    CASE(bytes_that_were_all_read_are_not_reported_again, "served:read"),
     CASE(the_count_of_waiting_bytes_is_whole, ""),
     CASE(receive_flags_have_their_usual_effect, ""),
     CASE(calls_of_length_zero_return, "served:readv"),

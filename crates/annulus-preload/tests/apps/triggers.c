@@ -87,6 +87,35 @@ static void bytes_that_join_unread_ones_are_a_new_edge(void) {
     print_read(pair.app, 100);
 }
 
+/* More than the library buffers of a connection. A program may wait until all of a message has arrived. */
+static void bytes_behind_many_unread_ones_are_a_new_edge(void) {
+    static char much[25001];
+    memset(much, 'x', sizeof much - 1);
+    int set = new_set(), size = 200000, waiting = -1;
+    struct pair pair = connected();
+    MUST(setsockopt(pair.app, SOL_SOCKET, SO_RCVBUF, &size, sizeof size));
+    add(set, pair.app, EPOLLIN | EPOLLET, 1);
+    for (int i = 0; i < 6; i++) {
+        peer_send(&pair, much);
+        await_delivery(&pair);
+        print_next(set);
+        print_now(set);
+        print_now(set);
+    }
+    GOT(ioctl(pair.app, FIONREAD, &waiting));
+    print("waiting: %d\n", waiting);
+    for (long result; (result = read(pair.app, much, sizeof much)) > 0; waiting -= (int)result)
+        continue;
+    print("left: %d\n", waiting);
+    print_now(set);
+    peer_send(&pair, "last");
+    await_delivery(&pair);
+    print_next(set);
+    print_now(set);
+    print_read(pair.app, 100);
+    print_now(set);
+}
+
 static void an_edge_of_both_directions_reports_all_that_holds(void) {
     int set = new_set();
     struct pair pair = added(set, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
@@ -711,6 +740,7 @@ static const struct app_case cases[] = {
     CASE(writable_level_is_reported_each_time, "served:read"),
     CASE(an_edge_is_reported_once, "served:read"),
     CASE(bytes_that_join_unread_ones_are_a_new_edge, "served:read"),
+    CASE(bytes_behind_many_unread_ones_are_a_new_edge, "served:read"),
     CASE(an_edge_of_both_directions_reports_all_that_holds, "served:read"),
     CASE(a_change_reports_an_edge_again, "served:read"),
     CASE(oneshot_is_silent_until_it_is_armed_again, "served:read served:epoll_ctl"),

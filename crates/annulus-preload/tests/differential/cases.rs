@@ -24,6 +24,7 @@ cases! { TRIGGERS, TRIGGERS_CASES = c("triggers"):
     fn writable_level_is_reported_each_time;
     fn an_edge_is_reported_once;
     fn bytes_that_join_unread_ones_are_a_new_edge;
+    fn bytes_behind_many_unread_ones_are_a_new_edge;
     fn an_edge_of_both_directions_reports_all_that_holds;
     fn a_change_reports_an_edge_again;
     fn oneshot_is_silent_until_it_is_armed_again;
@@ -151,6 +152,7 @@ cases! { RECEIVING, RECEIVING_CASES = c("receiving"):
     fn bytes_that_arrive_later_are_found_by_reads_alone;
     fn peeks_and_parts_go_on_behind_buffered_bytes;
     fn a_peek_returns_all_of_a_large_message;
+    fn bytes_that_were_all_read_are_not_reported_again;
     fn the_count_of_waiting_bytes_is_whole;
     fn receive_flags_have_their_usual_effect;
     fn calls_of_length_zero_return;

@@ -30,7 +30,7 @@ use crate::errno;
 use crate::flush_request::{
     self, ASLEEP, NONE, RUNNING, STATE, STOP_REQUESTED, THREAD_EXITED, ensure_running,
 };
-use crate::output;
+use crate::output::{self, FLUSH_AFTER_NS};
 use crate::send;
 use crate::set_end;
 use crate::sys;
@@ -80,6 +80,19 @@ pub(crate) fn flush_before_blocking(on: Option<&'static Set>) {
     for set in epoll_set_list::all() {
         let other = !on.is_some_and(|on| ptr::eq(on, set));
         if set.queued_since_ns() != 0 && other && set.is_owner() {
+            send_all(set);
+        }
+    }
+}
+
+/// Sends the bytes that the calling thread has queued for a while, in a call that it may repeat in place of a wait.
+pub(crate) fn flush_before_repeat() {
+    for set in epoll_set_list::all() {
+        let since_ns = set.queued_since_ns();
+        if since_ns != 0
+            && set.is_owner()
+            && sys::now_ns().saturating_sub(since_ns) > FLUSH_AFTER_NS
+        {
             send_all(set);
         }
     }

@@ -21,7 +21,7 @@ use crate::sys;
 const CONNECTIONS_MAX: usize = 256;
 /// Writes between two checks of the clock, and the age at which queued bytes are sent, ns.
 const WRITES_PER_CHECK: u32 = 32;
-const FLUSH_AFTER_NS: u64 = 1_000_000;
+pub(crate) const FLUSH_AFTER_NS: u64 = 1_000_000;
 
 /// Returns room for `more` bytes behind those that are queued already, if the arena has it.
 #[inline]

@@ -25,6 +25,12 @@ pub(super) fn before_blocking() {
     flush_thread::flush_before_blocking(None);
 }
 
+/// Sends bytes that have been queued for a while, in a call that finds nothing and does not sleep.
+#[inline]
+pub(super) fn before_repeat() {
+    flush_thread::flush_before_repeat();
+}
+
 /// Sends queued bytes before an accept that may block. Queries once whether the listener blocks.
 #[inline]
 pub(super) fn before_accept(fd: c_int) {
@@ -41,6 +47,7 @@ pub(super) fn before_accept(fd: c_int) {
         }
         entry.set_kind(Kind::Listener, entry.flags() | NONBLOCK);
     }
+    before_repeat();
 }
 
 /// Sends queued bytes before a read of a descriptor that is not served, if there is nothing to read and it may sleep.

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use super::blocking::{self, before_blocking};
+use super::blocking::{self, before_blocking, before_repeat};
 use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
 use super::{FdState, attempt, buffered, catch_panic, create, fd_state, is_closed, may_be_mapped};
 use crate::counters::{self, Call, Why};
@@ -229,6 +229,7 @@ hooks! {
                     return 0;
                 }
             }
+            libc::FIONREAD => before_repeat(),
             _ => {}
         }
         let state = fd_state(fd);

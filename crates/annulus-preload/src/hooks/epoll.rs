@@ -8,6 +8,7 @@ use std::ffi::c_int;
 
 use libc::{epoll_event, sigset_t, timespec};
 
+use super::blocking::before_repeat;
 use super::{attempt, catch_panic, create, may_be_mapped};
 use crate::counters::Why;
 use crate::ctl_request::CtlRequest;
@@ -147,12 +148,14 @@ unsafe fn wait_on(
     timeout_ns: &mut Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let number = number_of(set)?;
+    let number = number_of(set);
+    match *timeout_ns {
+        Some(0) => before_repeat(),
+        _ => flush_thread::flush_before_blocking(number.and_then(Set::of)),
+    }
+    let number = number?;
     if !may_be_mapped(events) || max > EVENTS_MAX {
         return None;
-    }
-    if *timeout_ns != Some(0) {
-        flush_thread::flush_before_blocking(Set::of(number));
     }
     let mut buffer = pass_on!(EventBuffer::new((events, max), *timeout_ns, mask.cast()));
     // Here, no lock is held.

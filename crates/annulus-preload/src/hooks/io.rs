@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::blocking::{before_blocking, before_read};
+use super::blocking::{before_blocking, before_read, before_repeat};
 use super::unserve::{hand_back, mark_passed_fds_shared, never_serve_siblings};
 use super::waits::{flush_before, poll, wait_for_pipe, waits_for_room, when_there_is_room};
 use super::{FdState, attempt, buffered, catch_panic, fd_state, may_be_mapped};
@@ -59,7 +59,11 @@ fn read_any(call: Call, fd: c_int, target: Target<'_>, flags: c_int) -> Option<C
         }
         FdState::Closed => Some(Err(libc::EBADF)),
         FdState::Connection(entry) => {
-            catch_panic(|| receive::read(entry, fd, target, flags, by_read))
+            let result = catch_panic(|| receive::read(entry, fd, target, flags, by_read));
+            if matches!(result, None | Some(Err(libc::EAGAIN))) {
+                before_repeat();
+            }
+            result
         }
         FdState::Inherited(entry) => {
             counters::passed(Why::Forked);
@@ -145,6 +149,9 @@ fn write_any(call: Call, fd: c_int, source: Source<'_>, flags: c_int) -> Option<
             }
         }
     };
+    if result == Some(Err(libc::EAGAIN)) {
+        before_repeat();
+    }
     counters::count_result(call, result);
     result
 }

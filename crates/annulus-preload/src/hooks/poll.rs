@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_short, c_ulong};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use super::blocking::before_blocking;
+use super::blocking::{before_blocking, before_repeat};
 use super::unserve::hand_back;
 use super::{FdState, catch_panic, fd_state, may_be_mapped};
 use crate::counters::Why;
@@ -41,8 +41,9 @@ fn prepare(fd: c_int) -> c_short {
 
 hooks! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-        if timeout_ms != 0 {
-            before_blocking();
+        match timeout_ms {
+            0 => before_repeat(),
+            _ => before_blocking(),
         }
         pass_on!(poll_with(fds, count, |any| real(fds, count, if any { 0 } else { timeout_ms })))
     }

@@ -322,11 +322,58 @@ static void wait_each_way(bool serves) {
 static void a_blocking_call_sends_the_response_first(void) { wait_each_way(true); }
 static void waits_of_a_program_that_serves_nothing_are_unchanged(void) { wait_each_way(false); }
 
+/* Repeats a call that does not wait until the peer has reacted to the response. */
+static void a_repeated_call_sends_the_response(void) {
+    int other = fresh_set(), unknown = passed_to_itself(other);
+    char byte;
+    MUST(pipe(line));
+    listener = listen_on(SOCK_NONBLOCK, &port);
+    add(other, line[0], EPOLLIN, 1);
+    for (int way = 0; way < 8; way++) {
+        int set = new_set(), found = 0, number = -1;
+        struct pair pair = served(set);
+        struct epoll_event event;
+        quick(set, &pair, 80);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            MUST(syscall(SYS_read, pair.peer, &byte, 1));
+            if (way < 2)
+                peer_send(&pair, "x");
+            else if (way == 2)
+                peer_connect(port);
+            else
+                MUST(syscall(SYS_write, line[1], "x", 1));
+            syscall(SYS_exit_group, 0);
+        }
+        MUST(write(pair.app, "a", 1));
+        for (double until = now_ms() + 15000; !found && now_ms() < until;) {
+            switch (way) {
+            case 0: found = read(pair.app, &byte, 1) == 1; break;
+            case 1: found = recv(pair.app, &byte, 1, MSG_PEEK) == 1; break;
+            case 2: found = (number = accept(listener, NULL, NULL)) >= 0; break;
+            case 3: found = ioctl(line[0], FIONREAD, &number) == 0 && number == 1; break;
+            case 4: found = poll(&(struct pollfd){line[0], POLLIN, 0}, 1, 0); break;
+            case 5: found = epoll_wait(other, &event, 1, 0); break;
+            case 6: found = epoll_wait(unknown, &event, 1, 0); break;
+            /* This one waits. */
+            case 7: found = epoll_wait(unknown, &event, 1, 15000); break;
+            }
+        }
+        print("way %d: %d\n", way, found);
+        poll_once(set);
+        MUST(waitpid(child, NULL, 0));
+        if (way > 2)
+            MUST(read(line[0], &byte, 1));
+        MUST(close(pair.app));
+    }
+}
+
 static const struct app_case cases[] = {
     CASE(a_quick_server_has_one_thread, "served:write"),
     CASE(a_server_may_leave_its_namespaces, "served:write"),
     CASE(a_process_ends_with_its_only_thread, "passes"),
     CASE(a_blocking_call_sends_the_response_first, "served:write"),
+    CASE(a_repeated_call_sends_the_response, "served:write"),
     CASE(waits_of_a_program_that_serves_nothing_are_unchanged, "passes"),
 };
 

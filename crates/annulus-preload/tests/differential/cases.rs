@@ -65,6 +65,7 @@ cases! { SINGLE_THREAD, SINGLE_THREAD_CASES = c("single_thread"):
     fn a_server_may_leave_its_namespaces;
     fn a_process_ends_with_its_only_thread;
     fn a_blocking_call_sends_the_response_first;
+    fn a_repeated_call_sends_the_response;
     fn waits_of_a_program_that_serves_nothing_are_unchanged;
 }
 

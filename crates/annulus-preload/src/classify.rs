@@ -59,7 +59,9 @@ pub(crate) fn may_be_served(entry: &Entry, fd: i32) -> Result<(), Why> {
             !entry.has_mark(CREATED) && (sockopts::is_unusual(fd) || sockopts::has_ulp(fd));
         let why = why_not_inherited(entry).or(unusual.then_some(Why::UnknownOption));
         entry.set_listener(None);
-        entry.set_epoll_set(ptr::null_mut());
+        if !entry.has_mark(CREATED) {
+            entry.set_epoll_set(ptr::null_mut());
+        }
         entry.set_kind(Kind::Stream, why.map_or(0, |why| never_served(0, why)));
     }
     if let Some(why) = entry.why_never_served() {

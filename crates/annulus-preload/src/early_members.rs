@@ -57,7 +57,7 @@ pub(crate) fn control_young(
 /// Returns whether a stream is a member of another set. A ring must not take the bytes of a connection that another set
 /// reports.
 pub(crate) fn note_other_set(set: &Set, entry: &Entry, request: CtlRequest) -> bool {
-    let is_elsewhere = entry.kind() == Kind::Stream
+    let is_elsewhere = entry.may_be_kernel_member()
         && Set::of(entry).is_some_and(|other| !std::ptr::eq(other, set));
     if is_elsewhere && request.operation == libc::EPOLL_CTL_ADD {
         entry.set_kind(Kind::Stream, never_served(entry.flags(), Why::SeveralSets));
@@ -67,7 +67,7 @@ pub(crate) fn note_other_set(set: &Set, entry: &Entry, request: CtlRequest) -> b
 
 /// Records the set of a stream that no ring serves: the kernel's set has it, or may get it.
 pub(crate) fn note_set(set: &Set, entry: &Entry, fd: i32, operation: i32, is_elsewhere: bool) {
-    if entry.kind() != Kind::Stream {
+    if !entry.may_be_kernel_member() {
         return;
     }
     if operation == libc::EPOLL_CTL_ADD {

@@ -95,7 +95,7 @@ fn control_unserved(
     let mut result = None;
     if request.operation == libc::EPOLL_CTL_ADD {
         // The kernel's set has a member that was added while it could not be served. The program may not add it again.
-        let may_be_member = entry.kind() == Kind::Stream && std::ptr::eq(entry.set(), set);
+        let may_be_member = entry.may_be_kernel_member() && std::ptr::eq(entry.set(), set);
         if may_be_member {
             let result = request.make(guard.fd, fd);
             if result.is_err() {

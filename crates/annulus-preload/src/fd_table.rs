@@ -213,8 +213,15 @@ impl Entry {
 
     /// Records that this process has just created a socket with this number.
     pub(crate) fn mark_created(&self) {
+        self.set_epoll_set(ptr::null_mut());
         self.set_kind(Kind::Free, CREATED);
         self.set_listener(None);
+    }
+
+    /// Returns whether the kernel's set of the entry's epoll set may have the number: a stream, or a socket that may
+    /// have been added before it was connected.
+    pub(crate) fn may_be_kernel_member(&self) -> bool {
+        self.kind() == Kind::Stream || self.has_mark(CREATED)
     }
 
     /// Returns whether this process has set `mark`, and not given the number a kind since.

@@ -170,7 +170,7 @@ pub(crate) fn close_set(guard: &mut SetGuard, set: &'static Set) {
 /// Forgets the set of streams that no ring serves, as the set is closed.
 pub(crate) fn forget_streams(set: &'static Set) {
     for entry in set.members().filter_map(fd_table::entry) {
-        if entry.kind() == Kind::Stream {
+        if entry.may_be_kernel_member() {
             entry.set_epoll_set(std::ptr::null_mut());
         }
     }

@@ -934,6 +934,46 @@ static void a_member_that_could_not_be_served_is_not_added_again(void) {
     }
 }
 
+/* libuv adds a member again to change it, and expects EEXIST. */
+static void a_member_that_was_not_connected_is_not_added_again(void) {
+    int port, listener = listen_on(0, &port);
+    struct sockaddr_in address = loopback(port);
+    for (int i = 0; i < 4; i++) {
+        int set = i & 1 ? new_set() : fresh_set(), other = new_set();
+        struct pair pair = {.app = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0))};
+        add(set, pair.app, EPOLLOUT, 1);
+        print_now(set);
+        connect(pair.app, (struct sockaddr *)&address, sizeof address);
+        pair.peer = (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC));
+        await_state(pair.app, STATE_ESTABLISHED);
+        print_next(set);
+        if (i & 2)
+            add(other, pair.app, EPOLLIN, 9);
+        GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 2));
+        mod(set, pair.app, EPOLLIN, 3);
+        print_now(set);
+        peer_send(&pair, "hello");
+        await_delivery(&pair);
+        print_next(set);
+        print_now(other);
+        print_read(pair.app, 100);
+        del(set, pair.app);
+        GOT(control(set, EPOLL_CTL_ADD, pair.app, EPOLLIN, 4));
+        peer_send(&pair, "again");
+        await_delivery(&pair);
+        print_next(set);
+        print_now(other);
+        print_read(pair.app, 100);
+        MUST(close(set));
+        add(other = new_set(), pair.app, EPOLLIN, 5);
+        peer_send(&pair, "last");
+        await_delivery(&pair);
+        print_next(other);
+        print_read(pair.app, 100);
+        MUST(close(pair.app));
+    }
+}
+
 static void a_set_that_is_closed_leaves_its_members_whole(void) {
     struct pair pair = connected();
     for (int i = 0; i < 3; i++) {
@@ -1174,6 +1214,7 @@ static const struct app_case cases[] = {
     CASE(a_member_that_becomes_non_blocking_later_is_reported_once, "passed:blocking"),
     CASE(a_blocking_member_that_a_wait_may_have_reported_stays_with_the_kernel, "passed:blocking served:read<=0"),
     CASE(a_member_that_could_not_be_served_is_not_added_again, "passed:blocking passed:unknown_flags"),
+    CASE(a_member_that_was_not_connected_is_not_added_again, "passed:not_connected served:read"),
     CASE(a_set_that_is_closed_leaves_its_members_whole, ""),
     CASE(closed_sets_and_members_leave_no_descriptor, ""),
     CASE(a_hundred_members_are_reported_once_each, "served:epoll_wait served:read"),

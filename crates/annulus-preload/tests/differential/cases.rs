@@ -108,6 +108,7 @@ cases! { MEMBERS, MEMBERS_CASES = c("members"):
     fn a_member_that_becomes_non_blocking_later_is_reported_once;
     fn a_blocking_member_that_a_wait_may_have_reported_stays_with_the_kernel;
     fn a_member_that_could_not_be_served_is_not_added_again;
+    fn a_member_that_was_not_connected_is_not_added_again;
     fn a_set_that_is_closed_leaves_its_members_whole;
     fn closed_sets_and_members_leave_no_descriptor;
     fn a_hundred_members_are_reported_once_each;

@@ -180,7 +180,19 @@ pub(crate) fn duplicate(
     to_fd: i32,
 ) {
     let Some(from) = from else {
-        return to.forget();
+        to.forget();
+        let is_connection = |from: &&Entry| {
+            matches!(
+                from.inherited(),
+                Kind::Stream | Kind::Served | Kind::HandedBack
+            )
+        };
+        // A connection of a parent of this process.
+        if let Some(from) = fd_table::entry(from_fd).filter(is_connection) {
+            from.set_flag(SHARED);
+            to.set_kind(Kind::Stream, never_served(SHARED, Why::Duplicated));
+        }
+        return;
     };
     match from.kind() {
         Kind::Set => {

@@ -282,6 +282,10 @@ pub(crate) fn file_id(fd: i32) -> Option<(u64, u64)> {
     stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
+pub(crate) fn is_socket(fd: i32) -> bool {
+    stat(fd).is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
+}
+
 /// Returns whether a write to the end of a file neither blocks nor causes a signal: SIGPIPE without a reader, SIGXFSZ
 /// at the limit on the size of files.
 pub(crate) fn takes_bytes(fd: i32) -> bool {

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_uint, c_ulong};
 
 use super::blocking::{self, before_blocking, before_repeat};
-use super::unserve::{at_mark, flush, hand_back, on_signal_driven_io};
+use super::unserve::{at_mark, flush, hand_back, never_serve_unknown, on_signal_driven_io};
 use super::{FdState, attempt, buffered, catch_panic, create, fd_state, is_closed, may_be_mapped};
 use crate::counters::{self, Call, Why};
 use crate::descriptor as of;
@@ -130,6 +130,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 /// Prepares a descriptor that is about to be duplicated.
 fn before_duplicate(fd: c_int) -> Option<&'static fd_table::Entry> {
     hand_back(fd, Why::Duplicated);
+    never_serve_unknown(fd, Why::Duplicated);
     if fd_table::entry(fd).is_some_and(|entry| entry.kind() == Kind::Listener) {
         attempt(|| crate::listeners::on_close(fd, true));
     }

@@ -14,14 +14,16 @@ use crate::counters::Why;
 use crate::deferred_output;
 use crate::epoll_set::{Set, SetGuard};
 use crate::epoll_set_list;
-use crate::errno::CallResult;
-use crate::fd_table::{self, Entry, Kind, SHARED, never_served};
+use crate::errno::{self, CallResult};
+use crate::fd_table::{self, Entry, Kind, NOT_TCP, SHARED, never_served};
 use crate::gate;
 use crate::hand_back;
 use crate::output;
+use crate::ring_policy;
 use crate::set_end;
 use crate::sockopts;
 use crate::stops;
+use crate::sys;
 
 /// Hands the descriptor back to the kernel.
 pub(super) fn hand_back(fd: c_int, why: Why) {
@@ -95,6 +97,27 @@ pub(super) fn never_serve(fd: c_int, why: Why) {
     }
 }
 
+/// Prevents every set from serving a TCP socket that no set has had yet, as another number or process is about to share
+/// it: a ring would take the bytes of both.
+pub(super) fn never_serve_unknown(fd: c_int, why: Why) {
+    let is_unknown = |entry: &&Entry| {
+        entry.kind() == Kind::Free && entry.inherited() == Kind::Free && !entry.has_mark(NOT_TCP)
+    };
+    // A filter from before the start may end a process without sockets for the queries.
+    let is_stream = || {
+        let option = |name| sys::option(fd, libc::SOL_SOCKET, name);
+        sys::is_socket(fd)
+            && option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+            && option(libc::SO_ACCEPTCONN) == Ok(0)
+    };
+    if fd_table::entry(fd).filter(is_unknown).is_some()
+        && !ring_policy::may_be_filtered()
+        && errno::keep(is_stream)
+    {
+        never_serve(fd, why);
+    }
+}
+
 /// Stops serving a descriptor with signal-driven I/O: on a signal, the program reads without waiting until the kernel
 /// has no data. A ring does not report urgent data either.
 pub(super) fn on_signal_driven_io(fd: c_int) {
@@ -144,6 +167,7 @@ fn pass_on(fd: c_int) {
                 Some(())
             });
         }
+        Kind::Free => never_serve_unknown(fd, Why::PassedOn),
         _ => {}
     }
 }

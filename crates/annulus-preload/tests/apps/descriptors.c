@@ -65,6 +65,57 @@ static void a_duplicate_shares_the_stream(void) {
     }
 }
 
+/* Opens a connection that the program makes, and no set has had. */
+static struct pair client(void) {
+    int port, listener = listen_on(0, &port);
+    struct sockaddr_in address = loopback(port);
+    struct pair pair = {.app = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+    MUST(connect(pair.app, (struct sockaddr *)&address, sizeof address));
+    MUST(fcntl(pair.app, F_SETFL, O_RDWR | O_NONBLOCK));
+    pair.peer = (int)MUST(syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC));
+    MUST(close(listener));
+    return pair;
+}
+
+static void a_duplicate_from_before_the_first_add_shares_the_stream(void) {
+    for (int way = 0; way < 3; way++) {
+        int set = new_set();
+        struct pair pair = client();
+        if (way)
+            pair.app = passed_to_itself(pair.app);
+        int twin = (int)MUST(way < 2 ? dup(pair.app) : dup2(pair.app, (int)MUST(dup(0))));
+        add(set, pair.app, EPOLLIN, 1);
+        print_now(set);
+        peer_send(&pair, "pending");
+        await_delivery(&pair);
+        print_next(set);
+        exchange_through(set, &pair, twin);
+    }
+    int set = new_set();
+    struct pair served = joined(set, EPOLLIN);
+    exchange(set, &served);
+}
+
+static void a_duplicate_of_an_inherited_connection_shares_the_stream(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        int twin = (int)MUST(dup(pair.app));
+        for (int i = 0; i < 2; i++) {
+            int own = new_set();
+            add(own, i ? twin : pair.app, EPOLLIN, 1);
+            print_now(own);
+            peer_send(&pair, "pending");
+            await_delivery(&pair);
+            print_next(own);
+            exchange_through(own, &pair, twin);
+        }
+        _exit(0);
+    }
+    MUST(waitpid(child, NULL, 0));
+}
+
 static void duplication_errors_are_unchanged(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -415,6 +466,22 @@ static void a_socket_passed_on_brings_its_bytes(void) {
     await_delivery(&pair);
     print_next(set);
     print_read(pair.app, 100);
+}
+
+static void a_client_passed_on_before_its_add_goes_on_in_both_processes(void) {
+    int set = new_set();
+    struct pair pair = client(), served = joined(set, EPOLLIN);
+    pass_on(&pair, "read there");
+    peer_gets(&pair, 14);
+    int copy = passed_to_itself(pair.app);
+    add(set, pair.app, EPOLLIN, 1);
+    print_now(set);
+    peer_send(&pair, "for all");
+    await_delivery(&pair);
+    print_next(set);
+    print_read(copy, 100);
+    print_now(set);
+    exchange(set, &served);
 }
 
 /* As with sticky sessions in Node.js: the program reads a part and passes the connection on with the rest. */
@@ -899,6 +966,8 @@ static const struct app_case cases[] = {
     CASE(a_duplicate_of_a_handed_back_connection_shares_its_end, "back:blocking"),
     CASE(the_error_of_a_reset_is_returned_by_any_number, "back:duplicated"),
     CASE(a_duplicate_overtakes_no_deferred_output, "back:duplicated served:write"),
+    CASE(a_duplicate_from_before_the_first_add_shares_the_stream, "passed:duplicated"),
+    CASE(a_duplicate_of_an_inherited_connection_shares_the_stream, ""),
     CASE(duplication_errors_are_unchanged, ""),
     CASE(a_duplicate_over_a_member_closes_the_member, ""),
     CASE(blocking_can_be_switched_on_and_off, "back:blocking"),
@@ -912,6 +981,7 @@ static const struct app_case cases[] = {
     CASE(a_limit_of_no_descriptors_hides_no_writability, "served:read"),
     CASE(poll_and_select_of_others_are_untouched, "served:read"),
     CASE(a_socket_passed_on_goes_on_in_both_processes, "back:passed_on"),
+    CASE(a_client_passed_on_before_its_add_goes_on_in_both_processes, "passed:passed_on"),
     CASE(a_socket_passed_on_brings_its_bytes, "back:passed_on"),
     CASE(connections_are_passed_on_whole_after_the_first_one, "served:read back:passed_on passed:passed_on"),
     CASE(a_set_that_is_passed_on_reports_its_members, "served:read passed:passed_on"),

@@ -319,6 +319,8 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_duplicate_of_a_handed_back_connection_shares_its_end;
     fn the_error_of_a_reset_is_returned_by_any_number;
     fn a_duplicate_overtakes_no_deferred_output;
+    fn a_duplicate_from_before_the_first_add_shares_the_stream;
+    fn a_duplicate_of_an_inherited_connection_shares_the_stream;
     fn duplication_errors_are_unchanged;
     fn a_duplicate_over_a_member_closes_the_member;
     fn blocking_can_be_switched_on_and_off;
@@ -332,6 +334,7 @@ cases! { DESCRIPTORS, DESCRIPTORS_CASES = c("descriptors"):
     fn a_limit_of_no_descriptors_hides_no_writability;
     fn poll_and_select_of_others_are_untouched;
     fn a_socket_passed_on_goes_on_in_both_processes;
+    fn a_client_passed_on_before_its_add_goes_on_in_both_processes;
     fn a_socket_passed_on_brings_its_bytes;
     fn connections_are_passed_on_whole_after_the_first_one;
     fn a_set_that_is_passed_on_reports_its_members;

@@ -172,7 +172,12 @@ impl Inner {
                 self.accept_burst.connection();
                 let listener = &mut self.listeners[nth];
                 listener.polled = false;
-                listener.ready_events = u32::try_from(res).unwrap_or(0);
+                let events = u32::try_from(res).unwrap_or(0);
+                // An error is what woke the poll, and not the state that the kernel's set reports.
+                listener.ready_events = match events & (ERR | HUP) {
+                    0 => events,
+                    _ => sys::poll_now(listener.fd, listener.events),
+                };
             }
             Event::Switch => poll_cycle::on_switch_change(context, res),
             Event::Nothing => {}

@@ -103,6 +103,10 @@ hooks! {
         }
         let word = pass_on!(first_word(value.cast(), bytes));
         sockopts::on_set(level, name, word);
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) && word != Some(0) {
+            // The kernel would hold queued bytes back for 200 ms.
+            flush(fd);
+        }
         // A longer argument has more fields, whose defaults are unknown here.
         let int = word.filter(|_| bytes as usize == size_of::<c_int>());
         let is_harmless = sockopts::is_harmless(level, name, int);

@@ -191,6 +191,21 @@ static void a_client_that_connected_first_is_served(void) {
     }
 }
 
+static void a_listener_that_is_shut_down_hangs_up(void) {
+    int set = new_set(), port, listener = listen_on(SOCK_NONBLOCK, &port);
+    struct pair pair = joined(set, EPOLLIN);
+    add(set, listener, EPOLLIN, 2);
+    exchange(set, &pair);
+    GOT(shutdown(listener, SHUT_RDWR));
+    print_now(set);
+    print_now(set);
+    GOT(accept(listener, NULL, NULL));
+    mod(set, listener, 0, 3);
+    print_now(set);
+    MUST(close(listener));
+    exchange(set, &pair);
+}
+
 static void ipv6_is_served_alike(void) {
     struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT}, from = {0};
     socklen_t length = sizeof address;
@@ -373,6 +388,7 @@ static const struct app_case cases[] = {
     CASE(a_connect_that_fails_is_an_error, "passed:not_connected"),
     CASE(a_socket_that_never_connected_hangs_up, "passed:not_connected"),
     CASE(a_client_that_connected_first_is_served, "served:read served:write"),
+    CASE(a_listener_that_is_shut_down_hangs_up, "served:read"),
     CASE(ipv6_is_served_alike, "served:read"),
     CASE(a_connection_goes_to_the_process_that_accepts, "passes"),
     CASE(closing_a_listener_refuses_waiting_connections, "passes"),

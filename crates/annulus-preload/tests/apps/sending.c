@@ -113,6 +113,8 @@ static void empty_writes_return(void) {
     peer_gets(&pair, 1);
     GOT(shutdown(pair.app, SHUT_WR));
     GOT(send(pair.app, "", 0, MSG_NOSIGNAL));
+    GOT(writev(pair.app, &(struct iovec){"", 0}, 1));
+    GOT(writev(pair.app, NULL, 0));
 }
 
 static void parts_in_number_and_too_many(void) {
@@ -592,6 +594,16 @@ static void bytes_that_wait_for_more_leave_with_them(void) {
     print("together: %d\n", together);
 }
 
+/* Corked bytes leave within 200 ms; these are not corked. */
+static void bytes_written_before_a_cork_do_not_wait(void) {
+    int set = new_set(), one = 1;
+    struct pair pair = joined(set, EPOLLIN);
+    MUST(write(pair.app, "first", 5));
+    GOT(setsockopt(pair.app, IPPROTO_TCP, TCP_CORK, &one, sizeof one));
+    poll_once(set);
+    print("sent: %llu\n", (unsigned long long)tcp_state(pair.app).tcpi_bytes_sent);
+}
+
 static void an_urgent_byte_keeps_its_order(void) {
     int set = new_set();
     struct pair pair = joined(set, EPOLLIN);
@@ -707,6 +719,7 @@ static const struct app_case cases[] = {
     CASE(send_flags_have_their_usual_effect, ""),
     CASE(bytes_that_wait_for_more_arrive_in_order, ""),
     CASE(bytes_that_wait_for_more_leave_with_them, "served:send"),
+    CASE(bytes_written_before_a_cork_do_not_wait, "served:write"),
     CASE(an_urgent_byte_keeps_its_order, "back:unknown_flags"),
     CASE(control_bytes_of_a_message_are_checked, ""),
     CASE(writes_to_other_descriptors_are_unchanged, "passes"),

@@ -211,6 +211,7 @@ cases! { SENDING, SENDING_CASES = c("sending"):
     fn send_flags_have_their_usual_effect;
     fn bytes_that_wait_for_more_arrive_in_order;
     fn bytes_that_wait_for_more_leave_with_them;
+    fn bytes_written_before_a_cork_do_not_wait;
     fn an_urgent_byte_keeps_its_order;
     fn control_bytes_of_a_message_are_checked;
     fn writes_to_other_descriptors_are_unchanged;
@@ -483,6 +484,7 @@ cases! { LOOPS, LOOPS_CASES = c("loops"):
     fn a_connect_that_fails_is_an_error;
     fn a_socket_that_never_connected_hangs_up;
     fn a_client_that_connected_first_is_served;
+    fn a_listener_that_is_shut_down_hangs_up;
     fn ipv6_is_served_alike;
     fn a_connection_goes_to_the_process_that_accepts;
     fn closing_a_listener_refuses_waiting_connections;

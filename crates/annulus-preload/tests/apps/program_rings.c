@@ -34,16 +34,21 @@ static struct ring new_ring(unsigned entries, unsigned flags) {
     return ring;
 }
 
-/* Adds a member to a set through the ring, and returns the result. */
-static int add_through(struct ring *ring, int set, int fd, uint32_t mask, uint64_t label) {
-    struct epoll_event event = {.events = mask, .data.u64 = label};
+/* Submits an entry, and waits for as many completions. */
+static void submit(struct ring *ring, struct io_uring_sqe entry, unsigned completions) {
     unsigned *tail = (unsigned *)(ring->queues + ring->params.sq_off.tail), slot = *tail % ring->params.sq_entries;
-    ring->entries[slot] = (struct io_uring_sqe){
-        .opcode = IORING_OP_EPOLL_CTL, .fd = set, .addr = (uintptr_t)&event, .len = EPOLL_CTL_ADD, .off = (uint64_t)fd};
+    ring->entries[slot] = entry;
     if (!(ring->params.flags & NO_SQARRAY))
         ((unsigned *)(ring->queues + ring->params.sq_off.array))[slot] = slot;
     __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
-    MUST(syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0));
+    MUST(syscall(SYS_io_uring_enter, ring->fd, 1, completions, IORING_ENTER_GETEVENTS, NULL, 0));
+}
+
+/* Adds a member to a set through the ring, and returns the result. */
+static int add_through(struct ring *ring, int set, int fd, uint32_t mask, uint64_t label) {
+    struct epoll_event event = {.events = mask, .data.u64 = label};
+    submit(ring, (struct io_uring_sqe){.opcode = IORING_OP_EPOLL_CTL, .fd = set, .addr = (uintptr_t)&event,
+                                       .len = EPOLL_CTL_ADD, .off = (uint64_t)fd}, 1);
     unsigned *head = (unsigned *)(ring->queues + ring->params.cq_off.head);
     struct io_uring_cqe *done = (struct io_uring_cqe *)(ring->queues + ring->params.cq_off.cqes);
     int result = done[*head % ring->params.cq_entries].res;
@@ -125,12 +130,25 @@ static void members_added_through_a_ring_are_reported(void) {
     exchange(set, &pair);
 }
 
+static void a_set_that_a_ring_polls_reports_its_members(void) {
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    exchange(set, &pair);
+    struct ring ring = new_ring(8, 0);
+    submit(&ring, (struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = set, .poll32_events = POLLIN}, 0);
+    peer_send(&pair, "x");
+    await_delivery(&pair);
+    MUST(syscall(SYS_io_uring_enter, ring.fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0));
+    print("completions: %u\n", *(unsigned *)(ring.queues + ring.params.cq_off.tail));
+}
+
 static const struct app_case cases[] = {
     CASE(a_loop_without_its_ring_is_served, "served:read served:write"),
     CASE(a_loop_without_its_ring_of_newer_kernels_is_served, "served:read served:write"),
     CASE(a_loop_with_a_ring_for_files_only_is_served, "served:read served:write"),
     CASE(rings_for_other_purposes_are_made, ""),
     CASE(members_added_through_a_ring_are_reported, "served:read"),
+    CASE(a_set_that_a_ring_polls_reports_its_members, ""),
 };
 
 int main(int argc, char **argv) { return RUN(cases); }

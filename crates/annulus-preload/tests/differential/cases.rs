@@ -542,6 +542,7 @@ cases! { PROGRAM_RINGS, PROGRAM_RINGS_CASES = c("program_rings"):
     fn a_loop_with_a_ring_for_files_only_is_served;
     fn rings_for_other_purposes_are_made;
     fn members_added_through_a_ring_are_reported;
+    fn a_set_that_a_ring_polls_reports_its_members;
 }
 
 cases! { PYTHON, PYTHON_CASES = python("loops"):

@@ -258,6 +258,17 @@ pub(crate) fn flush_all() -> bool {
     any()
 }
 
+/// Runs before a wait. If the flush thread could not be started, tries again, and sends what fits.
+#[inline]
+pub(crate) fn send_without_thread() {
+    if any() && flush_request::is_stopped() {
+        flush_request::ensure_running();
+        if flush_request::is_stopped() {
+            flush_all();
+        }
+    }
+}
+
 /// Drops all connections in a child of a fork: they are the parent's. Their numbers are closed with those of rings.
 pub(crate) fn reset_in_child() {
     COUNT.store(0, Ordering::Relaxed);

@@ -7,6 +7,7 @@
 use crate::config;
 use crate::connection::Connection;
 use crate::counters::{Call, Why};
+use crate::draining;
 use crate::early_members;
 use crate::epoll_ctl;
 use crate::epoll_set::{Mode, Set, SetGuard};
@@ -92,6 +93,7 @@ fn first_step(
 
 fn begin(number: &'static Entry, buffer: &mut EventBuffer<'_>) -> Option<Started> {
     crate::descriptor::close_deferred();
+    draining::send_without_thread();
     let set = Set::of(number)?;
     if buffer.events.is_empty() {
         return None;

@@ -66,6 +66,11 @@ fn wake_or_start() {
     }
 }
 
+/// Returns whether there is no thread, and none is being started.
+pub(crate) fn is_stopped() -> bool {
+    STATE.load(Ordering::Relaxed) == NONE
+}
+
 /// Resets the state in a child of a fork, which does not have the thread.
 pub(crate) fn reset() {
     STATE.store(NONE, Ordering::Relaxed);

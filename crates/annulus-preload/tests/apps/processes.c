@@ -509,6 +509,25 @@ static void a_program_that_may_lock_no_memory_runs_as_before(void) {
     exchange(set, &pair);
 }
 
+/* As in a container that has reached its limit of processes. */
+static void a_program_that_may_start_no_thread_sends_all_bytes(void) {
+    static char bytes[65536];
+    MUST(setrlimit(RLIMIT_NPROC, &(struct rlimit){1, 1}));
+    become_own_user();
+    int set = new_set();
+    struct pair pair = joined(set, EPOLLIN);
+    long result, sent = 0, received = 0;
+    while ((result = write(pair.app, bytes, 3000)) > 0)
+        sent += result;
+    MUST(close(pair.app));
+    MUST(syscall(SYS_setsockopt, pair.peer, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){5, 0}, sizeof(struct timeval)));
+    while ((result = syscall(SYS_read, pair.peer, bytes, sizeof bytes)) > 0) {
+        received += result;
+        poll_once(set);
+    }
+    print("all: %d, then %s\n", received == sent, result == 0 ? "the end" : strerrorname_np(errno));
+}
+
 static void a_program_may_move_to_an_empty_root(void) {
     char folder[] = "/tmp/annulus-root-XXXXXX";
     MUST(mkdtemp(folder) ? 0 : -1);
@@ -821,6 +840,7 @@ static const struct app_case cases[] = {
     CASE(a_parent_that_reads_no_more_takes_no_bytes, "passed:forked"),
     CASE(a_program_may_give_up_its_rights, "root served:read"),
     CASE(a_program_that_may_lock_no_memory_runs_as_before, "root passes"),
+    CASE(a_program_that_may_start_no_thread_sends_all_bytes, "root served:write"),
     CASE(a_program_may_move_to_an_empty_root, "root served:read"),
     CASE(a_program_runs_though_a_filter_refuses_rings_from_the_start, "passed:filtered"),
     CASE(a_program_runs_though_a_later_filter_refuses_rings, "back:filtered"),

@@ -8,6 +8,7 @@
 #include <linux/seccomp.h>
 #include <spawn.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -528,6 +529,12 @@ static void a_program_that_may_start_no_thread_sends_all_bytes(void) {
     print("all: %d, then %s\n", received == sent, result == 0 ? "the end" : strerrorname_np(errno));
 }
 
+static void a_program_may_lock_all_its_memory_within_a_limit(void) {
+    MUST(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){8 << 20, 8 << 20}));
+    become_own_user();
+    GOT(mlockall(MCL_CURRENT));
+}
+
 static void a_program_may_move_to_an_empty_root(void) {
     char folder[] = "/tmp/annulus-root-XXXXXX";
     MUST(mkdtemp(folder) ? 0 : -1);
@@ -841,6 +848,7 @@ static const struct app_case cases[] = {
     CASE(a_program_may_give_up_its_rights, "root served:read"),
     CASE(a_program_that_may_lock_no_memory_runs_as_before, "root passes"),
     CASE(a_program_that_may_start_no_thread_sends_all_bytes, "root served:write"),
+    CASE(a_program_may_lock_all_its_memory_within_a_limit, "root passes"),
     CASE(a_program_may_move_to_an_empty_root, "root served:read"),
     CASE(a_program_runs_though_a_filter_refuses_rings_from_the_start, "passed:filtered"),
     CASE(a_program_runs_though_a_later_filter_refuses_rings, "back:filtered"),

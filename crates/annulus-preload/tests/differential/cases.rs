@@ -423,6 +423,7 @@ cases! { PROCESSES, PROCESSES_CASES = c("processes"):
     fn a_program_may_give_up_its_rights;
     fn a_program_that_may_lock_no_memory_runs_as_before;
     fn a_program_that_may_start_no_thread_sends_all_bytes;
+    fn a_program_may_lock_all_its_memory_within_a_limit;
     fn a_program_may_move_to_an_empty_root;
     fn a_program_runs_though_a_filter_refuses_rings_from_the_start;
     fn a_program_runs_though_a_later_filter_refuses_rings;

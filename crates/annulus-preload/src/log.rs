@@ -245,7 +245,7 @@ fn write_to_log(line: &str) -> bool {
 /// program, and one without a reader, or the limit on files, would end it by a signal: the line is lost instead.
 fn write_to(fd: i32, line: &str) {
     let line = format!("annulus: {line}\n");
-    if !ring_policy::may_be_filtered() && !sys::takes_bytes(fd) {
+    if !ring_policy::may_soon_be_filtered() && !sys::takes_bytes(fd) {
         return;
     }
     // SAFETY: Lent: borrowed for the call.

@@ -78,6 +78,12 @@ pub(crate) fn may_be_filtered() -> bool {
     are_forbidden() && why_no_rings() == Why::Filtered
 }
 
+/// Returns whether the program may have set a filter, also since the last check.
+pub(crate) fn may_soon_be_filtered() -> bool {
+    let is_expected = !are_forbidden() && FILTER_CHECKS.load(Ordering::Relaxed) > 0;
+    is_expected || may_be_filtered()
+}
+
 /// Returns whether rings are forbidden, also by a filter that was set since the last check.
 #[inline]
 pub(crate) fn are_rings_forbidden() -> bool {

@@ -1,6 +1,7 @@
 //! The results of each method.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -381,7 +382,12 @@ fn a_check_that_panics_fails_its_page_and_no_other_one() {
 #[test]
 fn calls_after_an_invalidation_read_again_beside_reads_in_flight() {
     let on_disk = OnDisk::new(2 * PAGE);
-    let change = |byte| std::fs::write(&on_disk.path, vec![byte; 2 * PAGE]).unwrap();
+    // In place: a read may be in flight, which must not find a shorter file.
+    let written = std::fs::File::options()
+        .write(true)
+        .open(&on_disk.path)
+        .unwrap();
+    let change = |byte| written.write_all_at(&vec![byte; 2 * PAGE], 0).unwrap();
     let file = pollster::block_on(pool(&Engine::new().unwrap(), 8).open(&on_disk.path)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     for byte in 1..50 {

@@ -514,8 +514,10 @@ fn reads_beside_a_scan_are_of_the_first_file_and_the_scan_reads_the_others() {
         "beside-scan",
         "--memory",
         "64M",
+        "--size",
+        "256M",
         "--runtime",
-        "0.3",
+        "0.1",
     ];
     let output = workspace.run(&[&rest[..], &["--repeat", "1", "--json", "report.json"]].concat());
     if output.err.contains("--memory") {

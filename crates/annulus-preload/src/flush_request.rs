@@ -68,7 +68,7 @@ fn wake_or_start() {
 
 /// Returns whether there is no thread, and none is being started.
 pub(crate) fn is_stopped() -> bool {
-    STATE.load(Ordering::Relaxed) == NONE
+    STATE.load(Ordering::Acquire) == NONE
 }
 
 /// Resets the state in a child of a fork, which does not have the thread.

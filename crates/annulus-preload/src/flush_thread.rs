@@ -77,22 +77,20 @@ fn start() -> std::io::Result<()> {
 /// Sends the bytes that the calling thread has queued, except those of the set that it is about to wait on.
 #[inline]
 pub(crate) fn flush_before_blocking(on: Option<&'static Set>) {
-    for set in epoll_set_list::all() {
-        let other = !on.is_some_and(|on| ptr::eq(on, set));
-        if set.queued_since_ns() != 0 && other && set.is_owner() {
-            send_all(set);
-        }
-    }
+    flush_own(|set, _| !on.is_some_and(|on| ptr::eq(on, set)));
 }
 
 /// Sends the bytes that the calling thread has queued for a while, in a call that it may repeat in place of a wait.
 pub(crate) fn flush_before_repeat() {
+    flush_own(|_, since_ns| sys::now_ns().saturating_sub(since_ns) > FLUSH_AFTER_NS);
+}
+
+/// Sends the bytes that the calling thread has queued, if `is_due` says so for their set and the time since when.
+#[inline]
+fn flush_own(is_due: impl Fn(&Set, u64) -> bool) {
     for set in epoll_set_list::all() {
         let since_ns = set.queued_since_ns();
-        if since_ns != 0
-            && set.is_owner()
-            && sys::now_ns().saturating_sub(since_ns) > FLUSH_AFTER_NS
-        {
+        if since_ns != 0 && set.is_owner() && is_due(set, since_ns) {
             send_all(set);
         }
     }
@@ -283,7 +281,7 @@ pub(crate) fn stop_if_idle() {
 }
 
 pub(crate) fn is_stopped() -> bool {
-    STATE.load(Ordering::Acquire) == NONE && !sys::has_thread(THREAD.load(Ordering::Acquire))
+    flush_request::is_stopped() && !sys::has_thread(THREAD.load(Ordering::Acquire))
 }
 
 /// Resets the state in a child of a fork, which does not have the thread.

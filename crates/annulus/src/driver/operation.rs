@@ -227,8 +227,7 @@ impl<'a, T: FileOp, A> Operation<'a, T, A> {
             PollResult::Pending if handle.is_elsewhere() => {
                 // It completes in the parent. The slot stays as it is, like the other memory of the driver.
                 self.state = OperationState::Over;
-                let refusal = error_of(EngineError::Forked.code());
-                return self.finish(T::Output::failure(refusal));
+                return self.finish(T::Output::failure(EngineError::Forked.into()));
             }
             PollResult::Pending => return Poll::Pending,
             // SAFETY: Once: done, so the payload belongs to this future, and `Over` prevents a second time.
